@@ -1,0 +1,38 @@
+/**
+ * Background work that keeps the queue healthy, done by one process at a time under a store lease. Every sweep is
+ * bounded by `limit`, skips rows that others hold, and re-checks its condition in the statement that writes.
+ */
+import * as Context from "effect/Context"
+import type * as Effect from "effect/Effect"
+import type { JobId, WorkerId } from "./Ids.ts"
+import type { StoreUnavailable } from "./Refusals.ts"
+import type { State } from "./State.ts"
+
+/** A job whose lease ran out. `state` is `retryable`, or `quarantined` when its crash limit was reached. */
+export interface Reclaimed {
+  readonly jobId: JobId
+  readonly kind: string
+  readonly worker: string
+  readonly crashAttempt: number
+  readonly state: State
+}
+
+export interface Promotion {
+  readonly promoted: number
+  /** Store time until the next waiting job falls due; undefined when none waits. */
+  readonly nextDueInMs: number | undefined
+}
+
+export class Duties extends Context.Service<Duties, {
+  /** True when `holder` holds the duty for the next `leaseMs`; call again to keep it. */
+  readonly claimDuty: (duty: string, holder: WorkerId, leaseMs: number) => Effect.Effect<boolean, StoreUnavailable>
+  readonly releaseDuty: (duty: string, holder: WorkerId) => Effect.Effect<void, StoreUnavailable>
+  /** `scheduled` and `retryable` jobs that are due become `available`. */
+  readonly promoteDue: (limit: number) => Effect.Effect<Promotion, StoreUnavailable>
+  /** Running jobs with an expired lease: charged as a crash, sent behind the work already waiting, or quarantined. */
+  readonly reclaimExpired: (limit: number) => Effect.Effect<ReadonlyArray<Reclaimed>, StoreUnavailable>
+  /** Jobs past their deadline or their time in the queue are archived; a running holder is refused from then on. */
+  readonly expireDue: (limit: number) => Effect.Effect<ReadonlyArray<JobId>, StoreUnavailable>
+  /** Terminal jobs past their retention are deleted, with their step records, attempts, progress and output. */
+  readonly evictRetained: (limit: number) => Effect.Effect<number, StoreUnavailable>
+}>()("@headgate/core/Duties") {}

@@ -1,0 +1,86 @@
+/** From a typed payload and options in the caller's terms to the stored form of a job. */
+import * as DateTime from "effect/DateTime"
+import type * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import type { Codec, CodecError } from "./Codec.ts"
+import { Envelope } from "./Envelope.ts"
+import { IdGen } from "./IdGen.ts"
+import { wholeMillis } from "./Millis.ts"
+import type { Invalid } from "./Refusals.ts"
+import { traceHeaders } from "./TraceHeaders.ts"
+import type { TaskOptions } from "./Task.ts"
+
+/** What one job may say for itself; the rest comes from its task. */
+export interface EnqueueOptions {
+  /** An id of your own: the same id with the same content is stored once, with other content it is `IdConflict`. */
+  readonly id?: string | undefined
+  readonly queue?: string | undefined
+  readonly partitionKey?: string | undefined
+  /** At most one unfinished job holds a key; the next one is `Duplicate`. */
+  readonly uniqueKey?: string | Uint8Array | undefined
+  /** -32,768 to 32,767; higher runs first inside a queue. */
+  readonly priority?: number | undefined
+  /** Run no earlier than so long from now. Excludes `at`. */
+  readonly delay?: Duration.Input | undefined
+  /** Run no earlier than then. Excludes `delay`. */
+  readonly at?: DateTime.DateTime.Input | undefined
+  readonly maxAttempts?: number | undefined
+  readonly crashLimit?: number | undefined
+  readonly timeout?: Duration.Input | undefined
+  /** A duration counts from the later of enqueue and due time. Excludes `deadlineAt`. */
+  readonly deadline?: Duration.Input | undefined
+  readonly deadlineAt?: DateTime.DateTime.Input | undefined
+  readonly queueTimeout?: Duration.Input | undefined
+  readonly retention?: Duration.Input | undefined
+  readonly headers?: Readonly<Record<string, string>> | undefined
+  readonly tags?: ReadonlyArray<string> | undefined
+  /** Stored, but not run before an operator promotes it. */
+  readonly pending?: boolean | undefined
+}
+
+export const envelopeOf = Effect.fnUntraced(function*<P, S, E, Steps extends string>(
+  kind: string,
+  version: number,
+  codec: Codec<P>,
+  task: TaskOptions<P, S, E, Steps>,
+  payload: P,
+  options: EnqueueOptions = {}
+): Effect.fn.Return<Envelope, Invalid | CodecError> {
+  const ids = yield* IdGen
+  const bytes = yield* Effect.fromResult(codec.encode(payload))
+  const uniqueKey = options.uniqueKey ?? task.uniqueKey?.(payload)
+  const deadline = options.deadline ?? (options.deadlineAt === undefined ? task.deadline : undefined)
+  return Envelope.make({
+    id: options.id ?? ids.next(),
+    kind,
+    payload: bytes,
+    schemaVersion: version,
+    queue: options.queue ?? task.queue,
+    partitionKey: options.partitionKey ?? task.partitionKey?.(payload),
+    uniqueKey: typeof uniqueKey === "string" ? new TextEncoder().encode(uniqueKey) : uniqueKey,
+    priority: options.priority ?? task.priority,
+    maxAttempts: options.maxAttempts ?? task.maxAttempts,
+    crashLimit: options.crashLimit ?? task.crashLimit,
+    delayMs: yield* millis("delay", options.delay, 0),
+    scheduledAtMs: epochMillis(options.at),
+    timeoutMs: yield* millis("timeout", options.timeout ?? task.timeout),
+    deadlineInMs: yield* millis("deadline", deadline),
+    deadlineAtMs: epochMillis(options.deadlineAt),
+    queueTimeoutMs: yield* millis("queueTimeout", options.queueTimeout ?? task.queueTimeout),
+    retentionMs: yield* millis("retention", options.retention ?? task.retention, 0),
+    headers: yield* traceHeaders(options.headers),
+    tags: options.tags,
+    pending: options.pending
+  })
+})
+
+const millis = (
+  field: string,
+  input: Duration.Input | undefined,
+  min = 1
+): Effect.Effect<number | undefined, Invalid> =>
+  input === undefined ? Effect.undefined : Effect.fromResult(wholeMillis(field, input, min))
+
+const epochMillis = (input: DateTime.DateTime.Input | undefined): number | undefined =>
+  input === undefined ? undefined : DateTime.toEpochMillis(DateTime.makeUnsafe(input))
+

@@ -1,0 +1,87 @@
+/**
+ * Reads for operators and tests. No read costs more than the answer is long, and none returns payload, result, output
+ * or cursor unless that is what was asked for.
+ */
+import * as Context from "effect/Context"
+import type * as Effect from "effect/Effect"
+import type { Checkpoint } from "./Checkpoint.ts"
+import type { JobId } from "./Ids.ts"
+import type { JobOutput, JobResult } from "./Output.ts"
+import type { JobProgress } from "./Progress.ts"
+import type { NotFound, StoreUnavailable } from "./Refusals.ts"
+import type { State } from "./State.ts"
+
+export interface JobSummary {
+  readonly id: JobId
+  readonly kind: string
+  readonly schemaVersion: number
+  readonly state: State
+  readonly queue: string
+  readonly partitionKey: string
+  readonly priority: number
+  readonly attempt: number
+  readonly maxAttempts: number
+  readonly crashAttempt: number
+  readonly crashLimit: number
+  readonly fence: number
+  readonly fingerprint: string
+  readonly tags: ReadonlyArray<string>
+  readonly enqueuedAtMs: number
+  readonly scheduledAtMs: number
+  readonly deadlineAtMs: number | undefined
+  readonly claimedAtMs: number | undefined
+  readonly finishedAtMs: number | undefined
+  readonly leaseExpiresAtMs: number | undefined
+  readonly worker: string | undefined
+  /** Was reclaimed after a crash at least once. */
+  readonly orphaned: boolean
+  /** Why it stands where it stands: `exhausted`, `fatal`, `deadline`, `crash_limit`... */
+  readonly reason: string | undefined
+}
+
+/** One ended attempt. A clean first success has no row of its own: it is read from the job. */
+export interface AttemptRecord {
+  readonly fence: number
+  readonly worker: string
+  readonly startedAtMs: number
+  readonly endedAtMs: number
+  readonly outcome: string
+  readonly errorTag: string | undefined
+  readonly errorText: string | undefined
+}
+
+export interface StateCounts {
+  readonly counts: Readonly<Record<State, number>>
+  /** A bounded scan stopped early: the true numbers are at least these. */
+  readonly approximate: boolean
+}
+
+export interface WorkerMeta {
+  readonly id: string
+  readonly queues: ReadonlyArray<string>
+  readonly kinds: ReadonlyArray<{ readonly kind: string; readonly version: number }>
+  readonly capacity: number
+  readonly running: number
+  readonly startedAtMs: number
+  readonly seenAtMs: number
+  readonly isLive: boolean
+}
+
+export class Inspect extends Context.Service<Inspect, {
+  readonly job: (id: JobId) => Effect.Effect<JobSummary, NotFound | StoreUnavailable>
+  /** Oldest first. */
+  readonly attempts: (id: JobId) => Effect.Effect<ReadonlyArray<AttemptRecord>, NotFound | StoreUnavailable>
+  /** Undefined for a job that never used steps. */
+  readonly checkpoint: (id: JobId) => Effect.Effect<Checkpoint | undefined, NotFound | StoreUnavailable>
+  readonly result: (id: JobId) => Effect.Effect<JobResult | undefined, NotFound | StoreUnavailable>
+  readonly progress: (id: JobId) => Effect.Effect<JobProgress | undefined, NotFound | StoreUnavailable>
+  readonly output: (id: JobId) => Effect.Effect<JobOutput | undefined, NotFound | StoreUnavailable>
+  /** At most 10,000 rows per state are counted. */
+  readonly counts: (queue?: string) => Effect.Effect<StateCounts, StoreUnavailable>
+  readonly workers: Effect.Effect<ReadonlyArray<WorkerMeta>, StoreUnavailable>
+  /** Kinds with waiting jobs that no live worker knows at the needed version, by queue. */
+  readonly unknownKinds: Effect.Effect<
+    ReadonlyArray<{ readonly queue: string; readonly kind: string; readonly version: number }>,
+    StoreUnavailable
+  >
+}>()("@headgate/core/Inspect") {}

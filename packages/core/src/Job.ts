@@ -1,0 +1,102 @@
+/**
+ * What a handler may know of, and do with, the attempt it runs in. Given to each attempt by the worker.
+ */
+import * as Context from "effect/Context"
+import type * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import type * as Option from "effect/Option"
+import type * as Schema from "effect/Schema"
+import type { Codec, CodecError } from "./Codec.ts"
+import type { JobId, WorkerId } from "./Ids.ts"
+import type { InterruptionReason } from "./Leases.ts"
+import type { ProgressUpdate } from "./Progress.ts"
+import type { ForeignTransaction, Invalid } from "./Refusals.ts"
+import { codecOf, type Cursor, type Once, type Step, type StepRefusal } from "./Step.ts"
+import type { TraceContext } from "./TraceContext.ts"
+import type { Transactional } from "./Transactional.ts"
+
+export interface JobFacts {
+  readonly id: JobId
+  readonly kind: string
+  readonly queue: string
+  readonly partitionKey: string
+  /** Failures before this attempt: 0 on the first. */
+  readonly attempt: number
+  readonly maxAttempts: number
+  readonly crashAttempt: number
+  /** Rises with each attempt: a ready-made fencing token for systems that take one. */
+  readonly fence: number
+  readonly worker: WorkerId
+  /** Epoch milliseconds on the store's clock. */
+  readonly deadlineAtMs: number | undefined
+  readonly headers: Readonly<Record<string, string>>
+  readonly trace: Option.Option<TraceContext>
+}
+
+export class Job extends Context.Service<Job, {
+  readonly facts: JobFacts
+  /** Why this attempt is being interrupted; none while it is not. For finalizers. */
+  readonly interruption: Effect.Effect<Option.Option<InterruptionReason>>
+  readonly snooze: (duration: Duration.Input) => Effect.Effect<never>
+  readonly skip: (reason: string) => Effect.Effect<never>
+  readonly revoke: Effect.Effect<never>
+  readonly rateLimited: (options?: { readonly retryAfter?: Duration.Input | undefined }) => Effect.Effect<never>
+  readonly release: Effect.Effect<never>
+  readonly completeWith: <A, E, R>(
+    body: Effect.Effect<A, E, R>
+  ) => Effect.Effect<A, E | StepRefusal | ForeignTransaction, R | Transactional>
+}>()("@headgate/core/Job") {
+  static readonly facts: Effect.Effect<JobFacts, never, Job> = Effect.suspend(() => Job.use((job) => Effect.succeed(job.facts)))
+  static readonly interruption: Effect.Effect<Option.Option<InterruptionReason>, never, Job> = Effect.suspend(() =>
+    Job.use((job) => job.interruption)
+  )
+  /** Ends the attempt; the job runs again after `duration`, with no attempt consumed. */
+  static snooze(duration: Duration.Input): Effect.Effect<never, never, Job> {
+    return Job.use((job) => job.snooze(duration))
+  }
+  /** Ends the job without success or retry: archived, reason `skipped`. */
+  static skip(reason: string): Effect.Effect<never, never, Job> {
+    return Job.use((job) => job.skip(reason))
+  }
+  /** Ends the job and deletes it. */
+  static readonly revoke: Effect.Effect<never, never, Job> = Effect.suspend(() => Job.use((job) => job.revoke))
+  /** Ends the attempt because a limit elsewhere was met; no attempt is consumed. At least 1 s, growing while it repeats. */
+  static rateLimited(
+    options?: { readonly retryAfter?: Duration.Input | undefined }
+  ): Effect.Effect<never, never, Job> {
+    return Job.use((job) => job.rateLimited(options))
+  }
+  /** Hands the job back untouched: available at once, its place in the queue and all counters kept. */
+  static readonly release: Effect.Effect<never, never, Job> = Effect.suspend(() => Job.use((job) => job.release))
+  /** Commits `body`'s writes, its value as the job's result, and the job's success in one transaction, and ends the job. */
+  static completeWith<A, E, R>(
+    body: Effect.Effect<A, E, R>
+  ): Effect.Effect<A, E | StepRefusal | ForeignTransaction, R | Job | Transactional> {
+    return Effect.flatMap(Job, (job) => job.completeWith(body))
+  }
+}
+
+export class Progress extends Context.Service<Progress, {
+  readonly report: (update: ProgressUpdate) => Effect.Effect<void, Invalid>
+}>()("@headgate/core/Progress") {
+  /** Shows operators how far the attempt is. The latest report replaces the one before. */
+  static report(update: ProgressUpdate): Effect.Effect<void, Invalid, Progress> {
+    return Progress.use((progress) => progress.report(update))
+  }
+}
+
+export class Output extends Context.Service<Output, {
+  readonly put: <A>(codec: Codec<A>, value: A, version: number) => Effect.Effect<void, CodecError | Invalid>
+}>()("@headgate/core/Output") {
+  /** Publishes a value while the attempt runs. The latest replaces the one before. `version` (1) names its schema. */
+  static put<A>(
+    schema: Schema.Codec<A, unknown>,
+    value: A,
+    options?: { readonly version?: number | undefined }
+  ): Effect.Effect<void, CodecError | Invalid, Output> {
+    return Output.use((output) => output.put(codecOf(schema), value, options?.version ?? 1))
+  }
+}
+
+/** What the worker gives to every attempt: these stand in a handler's requirements and are met by no layer. */
+export type AttemptServices = Job | Step | Cursor | Once | Progress | Output

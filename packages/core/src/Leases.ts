@@ -1,0 +1,49 @@
+/**
+ * Time-limited ownership of running jobs. Only the holder of the current lease and fence may renew or settle.
+ * Called by the worker; fulfilled by a store.
+ */
+import * as Context from "effect/Context"
+import type * as Effect from "effect/Effect"
+import type { JobId, LeaseRef } from "./Ids.ts"
+import type { Outcome } from "./Outcome.ts"
+import type { StoreUnavailable } from "./Refusals.ts"
+import type { State } from "./State.ts"
+
+/** Why an attempt stops owning its job; a handler reads it through `Job.interruption`. */
+export type InterruptionReason =
+  | "lease_lost"
+  | "timeout"
+  | "deadline"
+  | "operator_cancel"
+  | "shutdown"
+  | "superseded"
+
+export interface LostLease {
+  readonly jobId: JobId
+  readonly reason: Extract<InterruptionReason, "lease_lost" | "operator_cancel" | "superseded" | "deadline">
+}
+
+export interface Renewal {
+  /** Leases that are no longer current. Everything else asked about is still owned. */
+  readonly lost: ReadonlyArray<LostLease>
+}
+
+export interface Settlement {
+  readonly lease: LeaseRef
+  readonly outcome: Outcome
+}
+
+/** The answer for one settlement: applied (the job is now in `state`), or refused with what the row had become. */
+export type Settled =
+  | { readonly _tag: "Applied"; readonly jobId: JobId; readonly state: State | "deleted" }
+  | { readonly _tag: "Rejected"; readonly jobId: JobId; readonly state: State | "missing" }
+
+export class Leases extends Context.Service<Leases, {
+  /** Extends each lease by `leaseMs` from store time, in one statement; answers which are lost and why. */
+  readonly renew: (leases: ReadonlyArray<LeaseRef>, leaseMs: number) => Effect.Effect<Renewal, StoreUnavailable>
+  /**
+   * Applies each outcome in one transaction, one answer per settlement in the order given. A refused or repeated item
+   * never affects the others. Repeating a settlement whose first answer was lost answers `Applied`.
+   */
+  readonly settle: (batch: ReadonlyArray<Settlement>) => Effect.Effect<ReadonlyArray<Settled>, StoreUnavailable>
+}>()("@headgate/core/Leases") {}

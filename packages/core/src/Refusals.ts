@@ -1,0 +1,67 @@
+/**
+ * The answers a caller must be ready for. Each is a fact about the request or the store, never a raw database error:
+ * expected refusals are typed failures, and only bugs are defects.
+ */
+import * as Schema from "effect/Schema"
+
+/** The input breaks a rule: which field, why, and (for limits) the limit and the actual size. Nothing was written. */
+export class Invalid extends Schema.TaggedError<Invalid>()("Invalid", {
+  field: Schema.String,
+  message: Schema.String,
+  limit: Schema.optionalKey(Schema.Number),
+  actual: Schema.optionalKey(Schema.Number)
+}) {}
+
+/** The id belongs to a job with other content (kind, fingerprint or queue). `index` is its place in the batch. */
+export class IdConflict extends Schema.TaggedError<IdConflict>()("IdConflict", {
+  id: Schema.String,
+  index: Schema.optionalKey(Schema.Number)
+}) {}
+
+/** An unfinished job already holds the unique key. `index` is the refused job's place in the batch. */
+export class Duplicate extends Schema.TaggedError<Duplicate>()("Duplicate", {
+  existingId: Schema.String,
+  replaced: Schema.Boolean,
+  index: Schema.Number
+}) {}
+
+/** The lease is no longer current: another attempt may own the job. `state` is what the row had become. Stop at once. */
+export class LeaseRejected extends Schema.TaggedError<LeaseRejected>()("LeaseRejected", {
+  jobId: Schema.String,
+  state: Schema.String
+}) {}
+
+/** The store cannot be reached or answered with a passing fault. Safe to retry; nothing is charged to any job. */
+export class StoreUnavailable extends Schema.TaggedError<StoreUnavailable>()("StoreUnavailable", {
+  operation: Schema.String,
+  message: Schema.String,
+  cause: Schema.optionalKey(Schema.Defect())
+}) {}
+
+/** No such job (or it was evicted). */
+export class NotFound extends Schema.TaggedError<NotFound>()("NotFound", { id: Schema.String }) {}
+
+/** The operation does not apply to a job in this state; nothing changed. */
+export class WrongState extends Schema.TaggedError<WrongState>()("WrongState", {
+  id: Schema.String,
+  operation: Schema.String,
+  state: Schema.String
+}) {}
+
+/** The job cannot come back under its unique key: the job named `holderId` holds it. */
+export class KeyTaken extends Schema.TaggedError<KeyTaken>()("KeyTaken", {
+  id: Schema.String,
+  holderId: Schema.String
+}) {}
+
+/** The operation was called inside an open transaction of a client other than the application's own. */
+export class ForeignTransaction extends Schema.TaggedError<ForeignTransaction>()("ForeignTransaction", {
+  operation: Schema.String,
+  message: Schema.String
+}) {}
+
+/** One attempt used the same step identity twice. Give each call in a loop its own `key`. */
+export class DuplicateStep extends Schema.TaggedError<DuplicateStep>()("DuplicateStep", {
+  step: Schema.String,
+  message: Schema.String
+}) {}

@@ -1,0 +1,29 @@
+/**
+ * The bundle of contracts a full store provides. Narrower stores provide a subset: what they lack they do not provide,
+ * and a program that asks for it does not compile.
+ */
+import type { Checkpoints } from "./Checkpoints.ts"
+import type { Control } from "./Control.ts"
+import type { Duties } from "./Duties.ts"
+import type { Gate } from "./Gate.ts"
+import type { Heartbeat } from "./Heartbeat.ts"
+import type { Inspect } from "./Inspect.ts"
+import type { Leases } from "./Leases.ts"
+import type { Producer } from "./Producer.ts"
+import type { OutputStore, ProgressStore } from "./Reports.ts"
+import type { Transactional } from "./Transactional.ts"
+import type { Wakeups } from "./Wakeups.ts"
+
+/** What a worker needs of a store. */
+export type WorkerStore =
+  | Gate
+  | Leases
+  | Checkpoints
+  | Heartbeat
+  | Wakeups
+  | Duties
+  | ProgressStore
+  | OutputStore
+
+/** Every capability. */
+export type Store = WorkerStore | Producer | Transactional | Control | Inspect

@@ -1,0 +1,300 @@
+/**
+ * A task is a typed definition: what a kind of job is called, what goes in, what comes out, how it may fail and how it
+ * is retried. A value, defined once and shared by the code that enqueues and the code that runs.
+ */
+import type * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import type { SqlError } from "effect/sql/SqlError"
+import { Codec, CodecError } from "./Codec.ts"
+import type { Envelope } from "./Envelope.ts"
+import { type EnqueueOptions, envelopeOf } from "./Enqueue.ts"
+import { type Handler, handlerKey, type Registration } from "./Handler.ts"
+import type { JobId } from "./Ids.ts"
+import { type AttemptServices, Job } from "./Job.ts"
+import { refuseName } from "./Kind.ts"
+import { MAX_OPAQUE_SCHEMA_VERSION } from "./Output.ts"
+import { type EnqueueRefusal, Producer } from "./Producer.ts"
+import type { ForeignTransaction, Invalid } from "./Refusals.ts"
+import { defaultRetry, type RetryPolicy } from "./Retry.ts"
+import { Cursor, type CursorOptions, Once, type OnceOptions, refuseStepName, type SavePosition, Step } from "./Step.ts"
+import type { StepOptions, StepRefusal, StepResultOptions } from "./Step.ts"
+import type { Transactional } from "./Transactional.ts"
+
+/** A step set that earlier builds declared, and what became of its names. A name left out keeps its name. */
+export interface StepMapping {
+  readonly from: ReadonlyArray<string>
+  /** Old name to its new name, to the names it was split into, or to null when it was removed. */
+  readonly to: Readonly<Record<string, string | ReadonlyArray<string> | null>>
+}
+
+export interface TaskOptions<P, S, E, Steps extends string> {
+  readonly payload: Schema.Codec<P, unknown>
+  /** What the handler answers; nothing by default. */
+  readonly success?: Schema.Codec<S, unknown> | undefined
+  /** The typed failures, stored with the attempt and given back to whoever awaits the job; none by default. */
+  readonly error?: Schema.Codec<E, unknown> | undefined
+  /** How payloads become bytes, in place of JSON by the payload schema. */
+  readonly codec?: Codec<P> | undefined
+  /** Version of the payload's shape, 1 to 2^31-1. Default 1. A worker is never given a version above its own. */
+  readonly version?: number | undefined
+  /**
+   * From the JSON of version n to the JSON of version n + 1, by n. A payload with a gap in the chain is parked as
+   * `undecodable`. With a `codec` of your own they go from bytes to bytes.
+   */
+  readonly upcast?: Readonly<Record<number, (old: any) => unknown>> | undefined
+  /** Other kinds this task also answers to, for renames. */
+  readonly aliases?: ReadonlyArray<string> | undefined
+  /** The names its steps may use; the compiler checks them. A changed set needs a mapping. */
+  readonly steps?: ReadonlyArray<Steps> | undefined
+  readonly stepMappings?: ReadonlyArray<StepMapping> | undefined
+  /** Default `default`. */
+  readonly queue?: string | undefined
+  readonly partitionKey?: ((payload: P) => string) | undefined
+  readonly uniqueKey?: ((payload: P) => string | Uint8Array) | undefined
+  readonly priority?: number | undefined
+  /** Default: exponential from 1 s to 1 h, 20 % jitter. */
+  readonly retry?: RetryPolicy | undefined
+  /** Failures before the job is archived. Default 25. */
+  readonly maxAttempts?: number | undefined
+  /** Crashes before the job is quarantined. Default 3. */
+  readonly crashLimit?: number | undefined
+  /** Bounds one attempt. */
+  readonly timeout?: Duration.Input | undefined
+  /** Bounds the job, counted from the later of enqueue and due time. */
+  readonly deadline?: Duration.Input | undefined
+  /** Bounds the wait for an attempt. */
+  readonly queueTimeout?: Duration.Input | undefined
+  /** How long the completed job is kept. Default 1 day; zero deletes it at success. */
+  readonly retention?: Duration.Input | undefined
+  /** False for errors that are no failures: the job goes back without consuming an attempt. Default: all are failures. */
+  readonly isFailure?: ((error: E) => boolean) | undefined
+}
+
+/** What the worker needs of a task, with its types erased. */
+export interface TaskDefinition {
+  readonly kind: string
+  readonly aliases: ReadonlyArray<string>
+  readonly version: number
+  readonly queue: string
+  readonly retry: RetryPolicy
+  /** Sorted; undefined when the task declares none. */
+  readonly stepSet: ReadonlyArray<string> | undefined
+  /** As declared: the likely order. */
+  readonly steps: ReadonlyArray<string>
+  readonly stepMappings: ReadonlyArray<StepMapping>
+  readonly decodePayload: (bytes: Uint8Array, version: number) => Result.Result<unknown, CodecError>
+  readonly success: Codec<unknown>
+  readonly error: Codec<unknown>
+  readonly isFailure: (error: unknown) => boolean
+}
+
+/** What a handler may fail with beside the task's own errors: refusals of steps, and SQL faults of its own queries. */
+export type AttemptRefusal = StepRefusal | ForeignTransaction | SqlError
+
+export interface Task<Kind extends string, P, S, E, Steps extends string> {
+  readonly kind: Kind
+  readonly options: TaskOptions<P, S, E, Steps>
+  readonly definition: TaskDefinition
+
+  /** Stores one job. Inside an open transaction of the application's client it joins it. */
+  readonly enqueue: (
+    payload: P,
+    options?: EnqueueOptions
+  ) => Effect.Effect<JobId, EnqueueRefusal | CodecError, Producer>
+  /** Stores 1 to 10,000 jobs, all or none. */
+  readonly enqueueAll: (
+    payloads: Iterable<P>,
+    options?: EnqueueOptions | ((payload: P, index: number) => EnqueueOptions)
+  ) => Effect.Effect<ReadonlyArray<JobId>, EnqueueRefusal | CodecError, Producer>
+  /** The stored form of a job, unsent: to enqueue jobs of several tasks as one batch through `Producer`. */
+  readonly envelope: (payload: P, options?: EnqueueOptions) => Effect.Effect<Envelope, Invalid | CodecError>
+
+  /** The layer that lets a worker run this task. What the handler needs beside the attempt's services is taken here. */
+  readonly toLayer: <R>(
+    handler: (payload: P) => Effect.Effect<S, E | AttemptRefusal, R>
+  ) => Layer.Layer<Handler<Kind>, never, Exclude<R, AttemptServices>>
+
+  /** `Step.run`, narrowed to the declared names. */
+  readonly step: {
+    <E2, R>(
+      name: Steps,
+      body: Effect.Effect<void, E2, R>,
+      options?: StepOptions
+    ): Effect.Effect<void, E2 | StepRefusal, R | Step>
+    <A, E2, R>(
+      name: Steps,
+      body: Effect.Effect<A, E2, R>,
+      options: StepResultOptions<A>
+    ): Effect.Effect<A, E2 | StepRefusal, R | Step>
+  }
+  /** `Step.sleep`, narrowed to the declared names. */
+  readonly sleep: (
+    name: Steps,
+    duration: Duration.Input,
+    options?: StepOptions
+  ) => Effect.Effect<void, StepRefusal, Step>
+  /** `Cursor.run`, narrowed to the declared names. */
+  readonly cursor: {
+    <Position, E2, R>(
+      name: Steps,
+      options: CursorOptions<Position>,
+      body: (position: Position, save: SavePosition<Position>) => Effect.Effect<void, E2, R>
+    ): Effect.Effect<void, E2 | StepRefusal, R | Cursor>
+    <A, Position, E2, R>(
+      name: Steps,
+      options: CursorOptions<Position> & StepResultOptions<A>,
+      body: (position: Position, save: SavePosition<Position>) => Effect.Effect<A, E2, R>
+    ): Effect.Effect<A, E2 | StepRefusal, R | Cursor>
+  }
+  /** `Once.run`, narrowed to the declared names. */
+  readonly once: {
+    <E2, R>(
+      name: Steps,
+      body: Effect.Effect<unknown, E2, R>,
+      options?: OnceOptions
+    ): Effect.Effect<void, E2 | StepRefusal | ForeignTransaction, R | Once | Transactional>
+    <A, E2, R>(
+      name: Steps,
+      body: Effect.Effect<A, E2, R>,
+      options: OnceOptions & StepResultOptions<A>
+    ): Effect.Effect<A, E2 | StepRefusal | ForeignTransaction, R | Once | Transactional>
+  }
+  /** `Job.completeWith` for this task's success type. */
+  readonly completeWith: <E2, R>(
+    body: Effect.Effect<S, E2, R>
+  ) => Effect.Effect<S, E2 | StepRefusal | ForeignTransaction, R | Job | Transactional>
+}
+
+const make = <const Kind extends string, P, S = void, E = never, const Steps extends string = string>(
+  kind: Kind,
+  options: TaskOptions<P, S, E, Steps>
+): Task<Kind, P, S, E, Steps> => {
+  const payloadCodec = options.codec ?? Codec.json(options.payload, { kind })
+  const definition = define(kind, options, payloadCodec)
+  const envelope = (payload: P, enqueueOptions?: EnqueueOptions) =>
+    envelopeOf(kind, definition.version, payloadCodec, options, payload, enqueueOptions)
+  return {
+    kind,
+    options,
+    definition,
+    envelope,
+    enqueue: Effect.fn("Task.enqueue")(function*(payload, enqueueOptions) {
+      yield* Effect.annotateCurrentSpan("kind", kind)
+      const producer = yield* Producer
+      const [enqueued] = yield* producer.enqueue([yield* envelope(payload, enqueueOptions)])
+      return enqueued!.id
+    }),
+    enqueueAll: Effect.fn("Task.enqueueAll")(function*(payloads, enqueueOptions) {
+      yield* Effect.annotateCurrentSpan("kind", kind)
+      const producer = yield* Producer
+      const envelopes: Array<Envelope> = []
+      for (const payload of payloads) {
+        const each = typeof enqueueOptions === "function" ? enqueueOptions(payload, envelopes.length) : enqueueOptions
+        envelopes.push(yield* envelope(payload, each))
+      }
+      return (yield* producer.enqueue(envelopes)).map((enqueued) => enqueued.id)
+    }),
+    toLayer: (handler) => toLayer(kind, definition, handler),
+    step: Step.run,
+    sleep: Step.sleep,
+    cursor: Cursor.run,
+    once: Once.run,
+    completeWith: Job.completeWith
+  }
+}
+
+/** A definition that breaks a rule throws an `Invalid` where it is made: at start, not one job at a time. */
+export const Task = { make }
+
+const toLayer = <Kind extends string, P, S, E, R>(
+  kind: Kind,
+  definition: TaskDefinition,
+  handler: (payload: P) => Effect.Effect<S, E, R>
+): Layer.Layer<Handler<Kind>, never, Exclude<R, AttemptServices>> =>
+  Layer.effect(
+    handlerKey(kind),
+    Effect.map(Effect.context<Exclude<R, AttemptServices>>(), (context): Registration => ({
+      definition,
+      // SAFETY: `decodePayload` of the same definition made the payload, and the worker provides `context` together
+      // with the attempt's services, which is all of R.
+      run: handler as (payload: unknown) => Effect.Effect<unknown, unknown, AttemptServices>,
+      context
+    }))
+  )
+
+const define = <P, S, E, Steps extends string>(
+  kind: string,
+  options: TaskOptions<P, S, E, Steps>,
+  payload: Codec<P>
+): TaskDefinition => {
+  const version = options.version ?? 1
+  const refusal = refuseName("kind", kind) ?? firstRefusal(options.aliases ?? [], (alias) => refuseName("alias", alias)) ??
+    firstRefusal(options.steps ?? [], refuseStepName)
+  if (refusal !== undefined) throw refusal
+  if (!Number.isInteger(version) || version < 1 || version > MAX_OPAQUE_SCHEMA_VERSION) {
+    throw new RangeError(`version of task ${kind} must be 1 to ${MAX_OPAQUE_SCHEMA_VERSION}, got ${version}`)
+  }
+  const isFailure = options.isFailure
+  return {
+    kind,
+    aliases: options.aliases ?? [],
+    version,
+    queue: options.queue ?? "default",
+    retry: options.retry ?? defaultRetry,
+    stepSet: options.steps === undefined ? undefined : [...new Set<string>(options.steps)].sort(),
+    steps: options.steps ?? [],
+    stepMappings: options.stepMappings ?? [],
+    decodePayload: decoder(kind, version, payload, options),
+    success: options.success === undefined ? erased(Schema.Void, kind) : erased(options.success, kind),
+    error: options.error === undefined ? erased(Schema.Never, kind) : erased(options.error, kind),
+    // SAFETY: the worker asks only about errors that the task's error schema encodes.
+    isFailure: isFailure === undefined ? () => true : (error) => isFailure(error as E)
+  }
+}
+
+const firstRefusal = <A>(values: ReadonlyArray<A>, refuse: (value: A) => Invalid | undefined): Invalid | undefined => {
+  for (const value of values) {
+    const refusal = refuse(value)
+    if (refusal !== undefined) return refusal
+  }
+  return undefined
+}
+
+const erased = <A>(schema: Schema.Codec<A, unknown>, kind: string): Codec<unknown> => {
+  const { decode, encode } = Codec.json(schema, { kind })
+  // SAFETY: encoding checks the value against the schema, so any value may be offered.
+  return { decode, encode: encode as (value: unknown) => ReturnType<typeof encode> }
+}
+
+const decoder = <P, S, E, Steps extends string>(
+  kind: string,
+  version: number,
+  codec: Codec<P>,
+  options: TaskOptions<P, S, E, Steps>
+) =>
+(bytes: Uint8Array, from: number): Result.Result<unknown, CodecError> => {
+  if (from === version) return codec.decode(bytes)
+  const isJson = options.codec === undefined
+  try {
+    let value: unknown = isJson ? JSON.parse(new TextDecoder().decode(bytes)) : bytes
+    for (let step = from; step < version; step++) {
+      const upcast = options.upcast?.[step]
+      if (upcast === undefined) return Result.fail(noUpcast(kind, from, version, step))
+      value = upcast(value)
+    }
+    const upcasted = isJson ? new TextEncoder().encode(JSON.stringify(value)) : value
+    return upcasted instanceof Uint8Array ? codec.decode(upcasted) : Result.fail(noUpcast(kind, from, version, from))
+  } catch (cause) {
+    return Result.fail(new CodecError({ direction: "decode", kind, message: `upcast from version ${from}: ${String(cause)}` }))
+  }
+}
+
+const noUpcast = (kind: string, from: number, version: number, at: number): CodecError =>
+  new CodecError({
+    direction: "decode",
+    kind,
+    message: `payload has version ${from}, this worker has ${version}, and there is no usable upcast from ${at} to ${at + 1}`
+  })

@@ -1,0 +1,41 @@
+/**
+ * The capability of a store that shares a database with the application: the application's writes and the job's own
+ * record commit together or not at all. Absent from stores that cannot do it, so asking for it fails to compile.
+ */
+import * as Context from "effect/Context"
+import type * as Effect from "effect/Effect"
+import type { LeaseRef } from "./Ids.ts"
+import type { ForeignTransaction, LeaseRejected, StoreUnavailable } from "./Refusals.ts"
+
+export interface OnceWrite {
+  readonly lease: LeaseRef
+  readonly leaseMs: number
+  readonly step: string
+  readonly position: number
+  /** Claimed in the same transaction; outlives the job. */
+  readonly effectKey: string
+  readonly mark: string | undefined
+}
+
+/** `Committed`: this call ran the body. `Already`: the key was claimed before; its recorded result, and no body ran. */
+export type OnceResult<A> =
+  | { readonly _tag: "Committed"; readonly value: A }
+  | { readonly _tag: "Already"; readonly result: Uint8Array | undefined }
+
+export class Transactional extends Context.Service<Transactional, {
+  /**
+   * Runs `body` in a transaction of the application's client, together with the effect key and the step record. The
+   * lease is verified last, right before the commit: a body whose lease was lost leaves nothing behind.
+   */
+  readonly once: <A, E, R>(
+    write: OnceWrite,
+    body: Effect.Effect<A, E, R>,
+    encode: (value: A) => Effect.Effect<Uint8Array | undefined, E>
+  ) => Effect.Effect<OnceResult<A>, E | LeaseRejected | ForeignTransaction | StoreUnavailable, R>
+  /** Commits `body`, its encoded result and the job's success as one transaction. */
+  readonly complete: <A, E, R>(
+    lease: LeaseRef,
+    body: Effect.Effect<A, E, R>,
+    encode: (value: A) => Effect.Effect<{ readonly version: number; readonly bytes: Uint8Array } | undefined, E>
+  ) => Effect.Effect<A, E | LeaseRejected | ForeignTransaction | StoreUnavailable, R>
+}>()("@headgate/core/Transactional") {}

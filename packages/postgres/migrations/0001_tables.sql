@@ -1,0 +1,186 @@
+-- The tables, in the order a job meets them: lane, job, step, effect, attempt, progress, output; then the house-keeping
+-- tables worker and duty. All times are epoch milliseconds of the store's own clock, all lengths of time milliseconds.
+
+-- The only clock. One value a statement, whatever transaction it runs in; STABLE, so that index conditions may use it.
+create function headgate.now_ms() returns bigint language sql stable parallel safe as $$
+  select (extract(epoch from statement_timestamp()) * 1000)::bigint
+$$;
+
+-- Everything about a waiting job that decides whether a given worker may have it, resolved when the job starts to wait:
+-- a worker's admission skips a lane as a whole instead of filtering its jobs. Rows are never deleted.
+create table headgate.lane (
+  id int generated always as identity primary key,
+  queue text collate "C" not null,
+  kind text collate "C" not null,
+  -- The lowest worker version that understands both the payload and the checkpoint.
+  version int not null,
+  -- Jobs that crashed before: a worker holds at most one of these at a time.
+  suspect boolean not null,
+  unique (queue, kind, version, suspect)
+);
+
+create table headgate.job (
+  scheduled_at_ms bigint not null,        -- position in the queue; due time while scheduled or retryable
+  enqueued_at_ms bigint not null,
+  claimed_at_ms bigint,                   -- start of the latest attempt
+  finished_at_ms bigint,                  -- when it entered its terminal state
+  evict_at_ms bigint,                     -- when retention removes it; null keeps it
+  lease_expires_at_ms bigint,
+  timeout_ms bigint,
+  queue_timeout_ms bigint,
+  deadline_at_ms bigint,
+  retention_ms bigint not null,
+  fence bigint not null default 0,
+  lane_id int not null,
+  schema_version int not null,
+  checkpoint_version int not null default 0,
+  attempt int not null default 0,
+  max_attempts int not null,
+  crash_attempt int not null default 0,
+  crash_limit int not null,
+  streak int not null default 0,          -- consecutive ends that were not failures; drives their backoff
+  result_version int,
+  priority smallint not null default 0,
+  orphaned boolean not null default false,
+  has_steps boolean not null default false,
+  lease_id uuid,
+  last_lease_id uuid,                     -- the lease that ended the latest attempt by its own settle
+  id text collate "C" not null primary key,
+  kind text collate "C" not null,
+  queue text collate "C" not null,
+  state text collate "C" not null,
+  partition_key text collate "C" not null default '',
+  worker text collate "C",
+  last_worker text collate "C",
+  reason text collate "C",                -- why it is in its state: exhausted, fatal, skipped, deadline, crash_limit...
+  fingerprint text collate "C" not null,
+  unique_key bytea,
+  headers bytea,                          -- UTF-8 JSON object; null when empty
+  tags text[],
+  step_set text collate "C",              -- declared step names, sorted, joined by commas
+  in_progress_step text collate "C",
+  cursor_step text collate "C",
+  cursor bytea,
+  crashes_by_step jsonb,
+  payload bytea not null,
+  result bytea,
+  constraint job_state_known check (state in ('pending', 'scheduled', 'available', 'running', 'retryable',
+    'completed', 'archived', 'cancelled', 'quarantined', 'undecodable')),
+  constraint job_running_has_lease check (case when state = 'running'
+    then lease_id is not null and lease_expires_at_ms is not null and worker is not null
+    else lease_id is null and lease_expires_at_ms is null and worker is null end)
+) with (
+  fillfactor = 85,
+  autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
+  autovacuum_analyze_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0
+);
+
+-- Claims: one lane is one range in queue order.
+create index job_ready on headgate.job (lane_id, priority desc, scheduled_at_ms, id) where state = 'available';
+create index job_due on headgate.job (scheduled_at_ms) where state in ('scheduled', 'retryable');
+-- The lease's expiry is left out on purpose: renewals stay heap-only updates, and running rows are few.
+create index job_running on headgate.job (worker) where state = 'running';
+create index job_deadline on headgate.job (deadline_at_ms)
+  where deadline_at_ms is not null and state in ('pending', 'scheduled', 'available', 'retryable', 'running');
+create index job_queue_timeout on headgate.job ((scheduled_at_ms + queue_timeout_ms))
+  where queue_timeout_ms is not null and state in ('scheduled', 'available', 'retryable');
+create unique index job_unique on headgate.job (unique_key)
+  where unique_key is not null and state in ('pending', 'scheduled', 'available', 'running', 'retryable');
+create index job_evict on headgate.job (evict_at_ms) where evict_at_ms is not null;
+
+create table headgate.step (
+  recorded_at_ms bigint not null,
+  wake_at_ms bigint,
+  fence bigint not null,
+  position int not null,
+  job_id text collate "C" not null,
+  step text collate "C" not null,
+  kind text collate "C" not null check (kind in ('step', 'cursor', 'once', 'sleep')),
+  result bytea,
+  primary key (job_id, step)
+);
+
+-- Claimed keys of transactional steps. They outlive the job, so a redriven or re-sent job does not repeat its effect.
+create table headgate.effect (
+  recorded_at_ms bigint not null,
+  fence bigint not null,
+  key text collate "C" not null primary key,
+  job_id text collate "C" not null,
+  step text collate "C" not null,
+  result bytea
+);
+create index effect_age on headgate.effect (recorded_at_ms);
+
+-- Attempts that ended in anything but success; a success is read from the job itself.
+create table headgate.attempt (
+  fence bigint not null,
+  started_at_ms bigint not null,
+  ended_at_ms bigint not null,
+  job_id text collate "C" not null,
+  worker text collate "C" not null,
+  outcome text collate "C" not null,
+  step text collate "C",
+  error_tag text,
+  error_message text,
+  error_text text,
+  error bytea,
+  primary key (job_id, fence)
+);
+
+create table headgate.progress (
+  fence bigint not null,
+  current bigint not null,
+  total bigint not null,
+  updated_at_ms bigint not null,
+  job_id text collate "C" not null primary key,
+  message text
+) with (fillfactor = 50);
+
+create table headgate.output (
+  fence bigint not null,
+  updated_at_ms bigint not null,
+  version int not null,
+  job_id text collate "C" not null primary key,
+  bytes bytea not null
+);
+
+create table headgate.worker (
+  started_at_ms bigint not null,
+  seen_at_ms bigint not null,
+  lease_ms bigint not null,
+  capacity int not null,
+  running int not null,
+  id text collate "C" not null primary key,
+  queues text[] not null,
+  kinds text[] not null,
+  versions int[] not null
+) with (fillfactor = 50);
+
+create table headgate.duty (
+  expires_at_ms bigint not null,
+  name text collate "C" not null primary key,
+  holder text collate "C" not null
+);
+
+-- The lane for a job that changes lanes (first crash, newer checkpoint). Enqueue resolves lanes set-wise instead.
+create function headgate.lane_for(p_queue text, p_kind text, p_version int, p_suspect boolean) returns int
+language plpgsql volatile as $$
+declare
+  v_id int;
+begin
+  select l.id into v_id from headgate.lane l
+    where l.queue = p_queue and l.kind = p_kind and l.version = p_version and l.suspect = p_suspect;
+  if v_id is null then
+    insert into headgate.lane (queue, kind, version, suspect) values (p_queue, p_kind, p_version, p_suspect)
+      on conflict do nothing;
+    -- A rival's row is visible to a new statement only.
+    select l.id into v_id from headgate.lane l
+      where l.queue = p_queue and l.kind = p_kind and l.version = p_version and l.suspect = p_suspect;
+  end if;
+  return v_id;
+end $$;
+
+-- 1 s, 5 s, 30 s, 2 min, then 10 min.
+create function headgate.crash_backoff_ms(p_crash_attempt int) returns bigint language sql immutable parallel safe as $$
+  select case p_crash_attempt when 1 then 1000 when 2 then 5000 when 3 then 30000 when 4 then 120000 else 600000 end::bigint
+$$;

@@ -1,0 +1,127 @@
+/**
+ * The store's own way to its database: a few connections that handlers never get, so that renewals and settlements do
+ * not queue behind user code. Statements name the schema `headgate.`; the configured name is put in once, at start.
+ * Faults of the database become `StoreUnavailable`; a fault of the statement itself is a defect.
+ */
+import { StoreUnavailable } from "@headgate/core/Refusals"
+import * as PgClient from "@effect/sql-pg/PgClient"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Reactivity from "effect/reactivity/Reactivity"
+import type * as Scope from "effect/Scope"
+import type * as SqlError from "effect/sql/SqlError"
+import { PostgresSettings } from "./Settings.ts"
+
+/** Runs one prepared statement. Rows come back with their SQL column names. */
+export type Statement<Row> = (params: ReadonlyArray<unknown>) => Effect.Effect<ReadonlyArray<Row>, StoreUnavailable>
+
+export class ControlSql extends Context.Service<ControlSql, {
+  readonly client: PgClient.PgClient
+  readonly schema: string
+  /**
+   * `operation` names the call in errors, as `Leases.renew`. A deadlock or a serialization failure is tried again a few
+   * times, unless a transaction of the control client is open.
+   */
+  readonly statement: <Row extends object>(operation: string, sql: string) => Statement<Row>
+}>()("@headgate/postgres/ControlSql") {}
+
+/**
+ * A client of `connections` connections to the application's database, under the store's own session settings. Names
+ * and values are never transformed, whatever the application's client does. Closes with the scope.
+ */
+export const connect = (
+  application: PgClient.PgClientConfig,
+  settings: PostgresSettings,
+  connections: number = settings.controlConnections
+): Effect.Effect<PgClient.PgClient, SqlError.SqlError, Scope.Scope> => {
+  const {
+    startupOptions,
+    startupParameters,
+    transformJson: _transformJson,
+    transformQueryNames: _transformQueryNames,
+    transformResultNames: _transformResultNames,
+    types: _types,
+    ...server
+  } = application
+  const session = settings.transactionPooling ? { prepare: false } : {
+    startupParameters: { ...startupParameters, default_transaction_isolation: "read committed" },
+    ...(startupOptions === undefined ? {} : { startupOptions })
+  }
+  return Effect.provide(
+    PgClient.make({
+      ...server,
+      ...session,
+      applicationName: "headgate",
+      multiplex: false,
+      minConnections: 0,
+      maxConnections: connections
+    }),
+    Reactivity.layer
+  )
+}
+
+/** Puts the configured schema into a statement or a migration. */
+export const inSchema = (schema: string, sql: string): string => sql.replaceAll(/\bheadgate\./g, `"${schema}".`)
+
+/** SQLSTATEs that say something about the server, its set-up or its condition, and nothing about the statement. */
+const passing = /^(08|0A000|25006|26000|28|3D000|3F000|40|42501|42P01|42P05|53|55|57|58|XX)/
+
+/** A deadlock's victim, or a transaction that lost to a concurrent one. */
+const conflict = /^(40001|40P01)$/
+
+const attempts = 5
+
+export const sqlState = (error: SqlError.SqlError): string | undefined => {
+  const cause: unknown = error.reason.cause
+  return typeof cause === "object" && cause !== null && "code" in cause && typeof cause.code === "string"
+    ? cause.code
+    : undefined
+}
+
+/** A passing fault as a typed failure; anything else is a bug in the statement and dies. */
+export const toUnavailable = (operation: string) => (error: SqlError.SqlError): Effect.Effect<never, StoreUnavailable> =>
+  isPassing(error)
+    ? Effect.fail(new StoreUnavailable({ operation, message: describe(error), cause: error }))
+    : Effect.die(error)
+
+export const isConflict = (error: SqlError.SqlError): boolean => conflict.test(sqlState(error) ?? "")
+
+/** Without a SQLSTATE the fault lies on the way to the server, unless the client could not encode a value. */
+const isPassing = (error: SqlError.SqlError): boolean => {
+  const state = sqlState(error)
+  if (state !== undefined) return passing.test(state)
+  const cause: unknown = error.reason.cause
+  return !(typeof cause === "object" && cause !== null && "_tag" in cause && cause._tag === "PgTypesCodecError")
+}
+
+const describe = (error: SqlError.SqlError): string => {
+  const cause: unknown = error.reason.cause
+  return cause instanceof Error && cause.message !== "" ? cause.message : error.message
+}
+
+const make = Effect.gen(function*() {
+  const application = yield* PgClient.PgClient
+  const settings = yield* PostgresSettings
+  const client = yield* connect(application.config, settings)
+  const isAlone = Effect.map(Effect.context<never>(), (context) =>
+    Context.getOrUndefined(context, client.transactionService) === undefined)
+  const statement = <Row extends object>(operation: string, sql: string): Statement<Row> => {
+    const text = inSchema(settings.schema, sql)
+    const fail = toUnavailable(operation)
+    const run = (params: ReadonlyArray<unknown>) => client.unsafe<Row>(text, params)
+    const again = (
+      params: ReadonlyArray<unknown>,
+      left: number
+    ) =>
+    (error: SqlError.SqlError): Effect.Effect<ReadonlyArray<Row>, StoreUnavailable> =>
+      left === 0 || !isConflict(error)
+        ? fail(error)
+        : Effect.flatMap(isAlone, (isAlone) =>
+          isAlone ? Effect.catch(run(params), again(params, left - 1)) : fail(error))
+    return (params) => Effect.withTracerEnabled(Effect.catch(run(params), again(params, attempts - 1)), false)
+  }
+  return ControlSql.of({ client, schema: settings.schema, statement })
+})
+
+export const layer: Layer.Layer<ControlSql, SqlError.SqlError, PgClient.PgClient> = Layer.effect(ControlSql, make)

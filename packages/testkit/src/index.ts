@@ -1,0 +1,5 @@
+export * as EmbeddedPostgres from "./EmbeddedPostgres.ts"
+export * as TcpProxy from "./TcpProxy.ts"
+export * as TestDatabase from "./TestDatabase.ts"
+export * as TestRun from "./TestRun.ts"
+export * as Time from "./Time.ts"

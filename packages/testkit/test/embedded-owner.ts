@@ -1,0 +1,20 @@
+/** A program that owns an embedded server, for the tests that end it: prints what it has, then does as told. */
+import { PgClient } from "@effect/sql-pg"
+import * as EmbeddedPostgres from "@headgate/testkit/EmbeddedPostgres"
+import { Effect, Redacted } from "effect"
+
+const ending = process.argv[2]
+
+const main = Effect.gen(function*() {
+  const server = yield* EmbeddedPostgres.start()
+  yield* PgClient.PgClient.use((sql) => sql`SELECT 1`).pipe(
+    Effect.provide(PgClient.layer({ url: Redacted.make(server.url) }))
+  )
+  process.stdout.write(`${JSON.stringify({ dataDirectory: server.dataDirectory, uid: process.getuid?.() })}\n`)
+  if (ending === "exit") process.exit(0)
+  if (ending === "throw") setTimeout(() => { throw new Error("on purpose") })
+  if (ending === "close") return
+  yield* Effect.never
+})
+
+await Effect.runPromise(Effect.scoped(main))
