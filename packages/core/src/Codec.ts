@@ -43,14 +43,19 @@ export const Codec = {
     const toJson = Schema.encodeUnknownResult(wire)
     const fromJson = Schema.decodeUnknownResult(wire)
     const isVoid = SchemaAST.isVoid(schema.ast) || SchemaAST.isUndefined(schema.ast)
+    const nothing = isVoid
+      ? Result.mapError(fromJson(null), (error) => schemaFault("decode", error, options))
+      : undefined
     return guarded<A>(options, {
       encode: (value) => {
+        if (isVoid && value === undefined) return NOTHING_ENCODED
         const json = toJson(value)
         if (Result.isFailure(json)) return Result.fail(schemaFault("encode", json.failure, options))
-        return Result.succeed(isVoid ? NO_BYTES : encoder.encode(JSON.stringify(json.success)))
+        return isVoid ? NOTHING_ENCODED : Result.succeed(encoder.encode(JSON.stringify(json.success)))
       },
       decode: (bytes) => {
-        const json = isVoid && bytes.length === 0 ? Result.succeed(null) : parseJson(bytes, options)
+        if (nothing !== undefined && bytes.length === 0) return nothing
+        const json = parseJson(bytes, options)
         if (Result.isFailure(json)) return Result.fail(json.failure)
         const value = fromJson(json.success)
         return Result.isFailure(value)
@@ -149,7 +154,7 @@ type Direction = "encode" | "decode"
 const MAX_MESSAGE_BYTES = 2048
 const MAX_PATH_BYTES = 512
 const IDENTIFIER = /^[A-Za-z_$][\w$]{0,127}$/
-const NO_BYTES = new Uint8Array(0)
+const NOTHING_ENCODED = Result.succeed(new Uint8Array(0))
 const encoder = new TextEncoder()
 const decoder = new TextDecoder("utf-8", { fatal: true })
 const formatIssue = SchemaIssue.makeFormatterStandardSchemaV1()

@@ -7,8 +7,8 @@ import { Envelope } from "./Envelope.ts"
 import { IdGen } from "./IdGen.ts"
 import { wholeMillis } from "./Millis.ts"
 import type { Invalid } from "./Refusals.ts"
-import { traceHeaders } from "./TraceHeaders.ts"
 import type { TaskOptions } from "./Task.ts"
+import { traceHeaders } from "./TraceHeaders.ts"
 
 /** What one job may say for itself; the rest comes from its task. */
 export interface EnqueueOptions {
@@ -83,4 +83,3 @@ const millis = (
 
 const epochMillis = (input: DateTime.DateTime.Input | undefined): number | undefined =>
   input === undefined ? undefined : DateTime.toEpochMillis(DateTime.makeUnsafe(input))
-

@@ -42,7 +42,9 @@ export const validateEnqueue = (
 
 const refuseBatch = (batch: ReadonlyArray<Envelope>, maxPayloadBytes: number): Invalid | IdConflict | undefined => {
   const seen = batch.length > 1 ? new Set<string>() : undefined
-  for (const [index, envelope] of batch.entries()) {
+  let index = -1
+  for (const envelope of batch) {
+    index++
     const refusal = refuseIdentity(envelope, maxPayloadBytes) ?? refuseRouting(envelope) ?? refuseTimes(envelope) ??
       refuseUnique(envelope) ?? refuseLabels(envelope) ?? refuseOrigin(envelope)
     if (refusal !== undefined) return seen === undefined ? refusal : placed(refusal, index)
@@ -63,10 +65,8 @@ const placed = (refusal: Invalid, index: number): Invalid =>
 
 const refuseIdentity = (envelope: Envelope, maxPayloadBytes: number): Invalid | undefined => {
   const { fingerprint, id, payload } = envelope
-  const refusal = refuseText("id", id, 1, MAX_ID_BYTES)
+  const refusal = typeof id === "string" && USUAL_ID.test(id) ? undefined : refuseId(id)
   if (refusal !== undefined) return refusal
-  if (CONTROL.test(id)) return new Invalid({ field: "id", message: "id holds a control character" })
-  if (id === "." || id === "..") return new Invalid({ field: "id", message: "id cannot be addressed in a URL" })
   if (fingerprint !== undefined && !isFingerprint(fingerprint)) {
     const message = `fingerprint must be 1 to ${MAX_FINGERPRINT_BYTES} visible ASCII characters`
     return new Invalid({ field: "fingerprint", message })
@@ -74,6 +74,15 @@ const refuseIdentity = (envelope: Envelope, maxPayloadBytes: number): Invalid | 
   return refuseName("kind", envelope.kind) ??
     refuseInteger("schemaVersion", envelope.schemaVersion, 1, MAX_OPAQUE_SCHEMA_VERSION) ??
     refuseBytes("payload", payload, maxPayloadBytes)
+}
+
+const refuseId = (id: string): Invalid | undefined => {
+  const refusal = refuseText("id", id, 1, MAX_ID_BYTES)
+  if (refusal !== undefined) return refusal
+  if (CONTROL.test(id)) return new Invalid({ field: "id", message: "id holds a control character" })
+  return id === "." || id === ".."
+    ? new Invalid({ field: "id", message: "id cannot be addressed in a URL" })
+    : undefined
 }
 
 const refuseRouting = (envelope: Envelope): Invalid | undefined => {
@@ -196,5 +205,7 @@ const refuseTime = (field: string, ms: number | undefined): Invalid | undefined 
 const refuseOptionalMillis = (field: string, ms: number | undefined, minMs = 1): Invalid | undefined =>
   ms === undefined ? undefined : refuseMillis(field, ms, minMs)
 
+// Passes what `refuseId` passes, in one look; the rest takes the long way.
+const USUAL_ID = /^[\w-][\x21-\x7e]{0,127}$/
 const CONTROL = /[\u0000-\u001f\u007f-\u009f]/
 const STATES: ReadonlySet<string> = new Set(State.literals)

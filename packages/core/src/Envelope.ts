@@ -3,8 +3,8 @@
  * `validateEnqueue` before anything is written. Counters, lease and times of a stored job are the store's and appear in
  * claims and inspection.
  */
-import { sortedTags } from "./Tags.ts"
 import type { State } from "./State.ts"
+import { sortedTags } from "./Tags.ts"
 
 /** What one job costs against one shared budget. `key` tells budgets of one class apart (`""` is the class itself). */
 export interface Rate {

@@ -46,7 +46,9 @@ export class Job extends Context.Service<Job, {
     body: Effect.Effect<A, E, R>
   ) => Effect.Effect<A, E | StepRefusal | ForeignTransaction, R | Transactional>
 }>()("@headgate/core/Job") {
-  static readonly facts: Effect.Effect<JobFacts, never, Job> = Effect.suspend(() => Job.use((job) => Effect.succeed(job.facts)))
+  static readonly facts: Effect.Effect<JobFacts, never, Job> = Effect.suspend(() =>
+    Job.use((job) => Effect.succeed(job.facts))
+  )
   static readonly interruption: Effect.Effect<Option.Option<InterruptionReason>, never, Job> = Effect.suspend(() =>
     Job.use((job) => job.interruption)
   )

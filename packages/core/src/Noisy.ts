@@ -11,7 +11,6 @@ export interface PartitionLoad {
  * the order given. A partition alone is never noisy. Exact: no division, no rounding.
  */
 export const noisyPartitionKeys = (partitions: ReadonlyArray<PartitionLoad>): ReadonlyArray<string> => {
-  if (partitions.length < 2) return []
   const peers = BigInt(partitions.length - 1)
   let total = 0n
   for (const { inFlight } of partitions) total += BigInt(inFlight)

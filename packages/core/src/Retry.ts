@@ -69,7 +69,13 @@ export const Retry = {
   }): LinearRetry => {
     const baseMs = settingMs("base", options.base)
     const capMs = capSettingMs(options.cap, baseMs)
-    return { type: "linear", baseMs, stepMs: settingMs("step", options.step), capMs, jitter: jitterSetting(options.jitter) }
+    return {
+      type: "linear",
+      baseMs,
+      stepMs: settingMs("step", options.step),
+      capMs,
+      jitter: jitterSetting(options.jitter)
+    }
   },
   /** The same delay after each failure. */
   fixed: (delay: Duration.Input, options?: { readonly jitter?: number }): FixedRetry => ({
@@ -82,7 +88,7 @@ export const Retry = {
 }
 
 /** 1 s, 2 s, 4 s ... up to 1 h, each spread by 20 %. */
-export const defaultRetry: RetryPolicy = Retry.exponential({ base: 1000, factor: 2, cap: 3_600_000, jitter: 0.2 })
+export const defaultRetry: RetryPolicy = { type: "exponential", baseMs: 1000, factor: 2, capMs: 3_600_000, jitter: 0.2 }
 
 /**
  * Whole milliseconds in 1..1 year until the attempt after `attempt` failures. `random` in [0, 1) drives the jitter; before
@@ -121,10 +127,10 @@ const MAX_STREAK_BACKOFF_MS = 300_000
 
 const customMs = (policy: CustomRetry, attempt: number): number => {
   try {
-    const answer = policy.delay(attempt)
-    // Before `Duration` sees it, which would turn NaN into an immediate retry.
-    if (typeof answer === "number") return answer
-    return Option.match(Duration.fromInput(answer), { onNone: () => Number.NaN, onSome: Duration.toMillis })
+    return Option.match(Duration.fromInput(policy.delay(attempt)), {
+      onNone: () => Number.NaN,
+      onSome: Duration.toMillis
+    })
   } catch {
     return Number.NaN
   }

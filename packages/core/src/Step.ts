@@ -24,6 +24,9 @@ export interface StepCall<A> {
   readonly result: Codec<A> | undefined
 }
 
+/** What a step without a result schema answers. `void` alone would accept, and lose, any value. */
+export type Nothing = void | undefined
+
 export interface StepOptions {
   readonly key?: string | undefined
 }
@@ -55,7 +58,8 @@ export const refuseStepName = (name: string): Invalid | undefined => {
   if (STEP_NAME.test(name)) return undefined
   return new Invalid({
     field: "step",
-    message: `a step name is 1 to ${MAX_STEP_NAME_BYTES} of A-Z a-z 0-9 _ - < > / . : +, the first a letter, digit or _`,
+    message:
+      `a step name is 1 to ${MAX_STEP_NAME_BYTES} of A-Z a-z 0-9 _ - < > / . : +, the first a letter, digit or _`,
     limit: MAX_STEP_NAME_BYTES,
     actual: utf8Length(name)
   })
@@ -75,9 +79,9 @@ export class Step extends Context.Service<Step, {
   readonly sleep: (name: string, key: string | undefined, duration: Duration.Input) => Effect.Effect<void, StepRefusal>
 }>()("@headgate/core/Step") {
   /** Runs `body` once per job, however often the job is attempted, unless its process dies before the record is durable. */
-  static run<E, R>(
+  static run<A extends Nothing, E, R>(
     name: string,
-    body: Effect.Effect<void, E, R>,
+    body: Effect.Effect<A, E, R>,
     options?: StepOptions
   ): Effect.Effect<void, E | StepRefusal, R | Step>
   static run<A, E, R>(
@@ -123,10 +127,10 @@ export class Cursor extends Context.Service<Cursor, {
    * A step that loops: `body` gets the last durable position and saves a new one whenever it has finished a part. An
    * attempt has one open cursor at a time.
    */
-  static run<P, E, R>(
+  static run<A extends Nothing, P, E, R>(
     name: string,
     options: CursorOptions<P>,
-    body: (position: P, save: SavePosition<P>) => Effect.Effect<void, E, R>
+    body: (position: P, save: SavePosition<P>) => Effect.Effect<A, E, R>
   ): Effect.Effect<void, E | StepRefusal, R | Cursor>
   static run<A, P, E, R>(
     name: string,

@@ -9,8 +9,8 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type { SqlError } from "effect/sql/SqlError"
 import { Codec, CodecError } from "./Codec.ts"
-import type { Envelope } from "./Envelope.ts"
 import { type EnqueueOptions, envelopeOf } from "./Enqueue.ts"
+import type { Envelope } from "./Envelope.ts"
 import { type Handler, handlerKey, type Registration } from "./Handler.ts"
 import type { JobId } from "./Ids.ts"
 import { type AttemptServices, Job } from "./Job.ts"
@@ -20,7 +20,7 @@ import { type EnqueueRefusal, Producer } from "./Producer.ts"
 import type { ForeignTransaction, Invalid } from "./Refusals.ts"
 import { defaultRetry, type RetryPolicy } from "./Retry.ts"
 import { Cursor, type CursorOptions, Once, type OnceOptions, refuseStepName, type SavePosition, Step } from "./Step.ts"
-import type { StepOptions, StepRefusal, StepResultOptions } from "./Step.ts"
+import type { Nothing, StepOptions, StepRefusal, StepResultOptions } from "./Step.ts"
 import type { Transactional } from "./Transactional.ts"
 
 /** A step set that earlier builds declared, and what became of its names. A name left out keeps its name. */
@@ -96,7 +96,6 @@ export type AttemptRefusal = StepRefusal | ForeignTransaction | SqlError
 
 export interface Task<Kind extends string, P, S, E, Steps extends string> {
   readonly kind: Kind
-  readonly options: TaskOptions<P, S, E, Steps>
   readonly definition: TaskDefinition
 
   /** Stores one job. Inside an open transaction of the application's client it joins it. */
@@ -119,9 +118,9 @@ export interface Task<Kind extends string, P, S, E, Steps extends string> {
 
   /** `Step.run`, narrowed to the declared names. */
   readonly step: {
-    <E2, R>(
+    <A extends Nothing, E2, R>(
       name: Steps,
-      body: Effect.Effect<void, E2, R>,
+      body: Effect.Effect<A, E2, R>,
       options?: StepOptions
     ): Effect.Effect<void, E2 | StepRefusal, R | Step>
     <A, E2, R>(
@@ -138,10 +137,10 @@ export interface Task<Kind extends string, P, S, E, Steps extends string> {
   ) => Effect.Effect<void, StepRefusal, Step>
   /** `Cursor.run`, narrowed to the declared names. */
   readonly cursor: {
-    <Position, E2, R>(
+    <A extends Nothing, Position, E2, R>(
       name: Steps,
       options: CursorOptions<Position>,
-      body: (position: Position, save: SavePosition<Position>) => Effect.Effect<void, E2, R>
+      body: (position: Position, save: SavePosition<Position>) => Effect.Effect<A, E2, R>
     ): Effect.Effect<void, E2 | StepRefusal, R | Cursor>
     <A, Position, E2, R>(
       name: Steps,
@@ -178,7 +177,6 @@ const make = <const Kind extends string, P, S = void, E = never, const Steps ext
     envelopeOf(kind, definition.version, payloadCodec, options, payload, enqueueOptions)
   return {
     kind,
-    options,
     definition,
     envelope,
     enqueue: Effect.fn("Task.enqueue")(function*(payload, enqueueOptions) {
@@ -231,7 +229,8 @@ const define = <P, S, E, Steps extends string>(
   payload: Codec<P>
 ): TaskDefinition => {
   const version = options.version ?? 1
-  const refusal = refuseName("kind", kind) ?? firstRefusal(options.aliases ?? [], (alias) => refuseName("alias", alias)) ??
+  const refusal = refuseName("kind", kind) ??
+    firstRefusal(options.aliases ?? [], (alias) => refuseName("alias", alias)) ??
     firstRefusal(options.steps ?? [], refuseStepName)
   if (refusal !== undefined) throw refusal
   if (!Number.isInteger(version) || version < 1 || version > MAX_OPAQUE_SCHEMA_VERSION) {
@@ -288,7 +287,9 @@ const decoder = <P, S, E, Steps extends string>(
     const upcasted = isJson ? new TextEncoder().encode(JSON.stringify(value)) : value
     return upcasted instanceof Uint8Array ? codec.decode(upcasted) : Result.fail(noUpcast(kind, from, version, from))
   } catch (cause) {
-    return Result.fail(new CodecError({ direction: "decode", kind, message: `upcast from version ${from}: ${String(cause)}` }))
+    return Result.fail(
+      new CodecError({ direction: "decode", kind, message: `upcast from version ${from}: ${String(cause)}` })
+    )
   }
 }
 
@@ -296,5 +297,7 @@ const noUpcast = (kind: string, from: number, version: number, at: number): Code
   new CodecError({
     direction: "decode",
     kind,
-    message: `payload has version ${from}, this worker has ${version}, and there is no usable upcast from ${at} to ${at + 1}`
+    message: `payload has version ${from}, this worker has ${version}, and there is no usable upcast from ${at} to ${
+      at + 1
+    }`
   })

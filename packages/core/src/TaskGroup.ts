@@ -1,18 +1,22 @@
 /** Several tasks whose handlers are given together: the type of `toLayer` names the handlers still missing. */
 import type * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
 import type { Handler } from "./Handler.ts"
 import type { AttemptServices } from "./Job.ts"
 import { checkKindCollisions } from "./Kind.ts"
-import * as Result from "effect/Result"
-import type { AttemptRefusal, Task } from "./Task.ts"
+import type { AttemptRefusal, Task, TaskDefinition } from "./Task.ts"
 
-/** Any task. */
-export type AnyTask = Task<string, any, any, any, any>
+/** Any task, whatever its types. */
+export interface AnyTask {
+  readonly kind: string
+  readonly definition: TaskDefinition
+  readonly toLayer: (handler: never) => Layer.Layer<any, never, any>
+}
 
 type TaskOf<Tasks extends AnyTask, Kind extends string> = Extract<Tasks, { readonly kind: Kind }>
 
-type HandlerOf<T> = T extends Task<string, infer P, infer S, infer E, infer _Steps>
+type HandlerOf<T> = T extends Task<any, infer P, infer S, infer E, infer _Steps>
   ? (payload: P) => Effect.Effect<S, E | AttemptRefusal, any>
   : never
 
@@ -38,7 +42,7 @@ export const TaskGroup = {
       tasks,
       toLayer: <Handlers extends HandlersOf<Tasks[number]>>(handlers: Handlers) => {
         // SAFETY: the type of `handlers` has one entry per kind of the group, each fitting its task.
-        const handlerOf = (kind: string) => handlers[kind as Tasks[number]["kind"]] as HandlerOf<AnyTask>
+        const handlerOf = (kind: string) => handlers[kind as Tasks[number]["kind"]] as never
         const layers = tasks.map((task) => task.toLayer(handlerOf(task.kind)))
         // SAFETY: one layer per task, each giving its kind's handler and taking what that handler needs.
         return layers.reduce((all, layer) => Layer.merge(all, layer)) as Layer.Layer<

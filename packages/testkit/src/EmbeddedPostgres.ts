@@ -102,9 +102,9 @@ export const layerClient = (
   EmbeddedPostgres | PgClient.PgClient | SqlClient.SqlClient,
   PostgresUnavailable | SqlError.SqlError
 > =>
-  Layer.unwrap(EmbeddedPostgres.use(({ url }) =>
-    Effect.succeed(PgClient.layer({ ...options.client, url: Redacted.make(url) }))
-  )).pipe(Layer.provideMerge(layer(options)))
+  Layer.unwrap(
+    EmbeddedPostgres.use(({ url }) => Effect.succeed(PgClient.layer({ ...options.client, url: Redacted.make(url) })))
+  ).pipe(Layer.provideMerge(layer(options)))
 
 const server = (
   guardian: Guardian.PostgresGuardian,

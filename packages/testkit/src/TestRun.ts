@@ -58,6 +58,8 @@ const dropDatabases = (run: TestRun) =>
   process.env["DATABASE_URL"] !== run.url ? Effect.void : withAdministrator(run.url, (sql) =>
     Effect.gen(function*() {
       const like = `headgate\\_%\\_${run.id}\\_%`
-      const rows = yield* sql<{ name: string }>`SELECT datname::text AS name FROM pg_database WHERE datname LIKE ${like}`
+      const rows = yield* sql<
+        { name: string }
+      >`SELECT datname::text AS name FROM pg_database WHERE datname LIKE ${like}`
       for (const { name } of rows) yield* sql`DROP DATABASE IF EXISTS ${sql(name)} WITH (FORCE)`
     }))

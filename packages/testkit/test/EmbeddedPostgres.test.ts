@@ -144,17 +144,20 @@ describe("a program that ends leaves no server and no directory", () => {
       }))
   }
 
-  it.live.skipIf(process.platform !== "linux")("when its guardian is killed first, and a later start removes the directory", () =>
-    Effect.gen(function*() {
-      const { child, dataDirectory } = yield* owner("wait")
-      for (const { command, pid } of processesOf(dataDirectory)) {
-        if (command.includes("headgate-guardian")) process.kill(pid, "SIGKILL")
-      }
-      child.kill("SIGKILL")
-      assert.isTrue(yield* eventually(() => processesOf(dataDirectory).length === 0))
-      yield* Effect.scoped(EmbeddedPostgres.start())
-      assert.isFalse(Fs.existsSync(Path.dirname(dataDirectory)))
-    }))
+  it.live.skipIf(process.platform !== "linux")(
+    "when its guardian is killed first, and a later start removes the directory",
+    () =>
+      Effect.gen(function*() {
+        const { child, dataDirectory } = yield* owner("wait")
+        for (const { command, pid } of processesOf(dataDirectory)) {
+          if (command.includes("headgate-guardian")) process.kill(pid, "SIGKILL")
+        }
+        child.kill("SIGKILL")
+        assert.isTrue(yield* eventually(() => processesOf(dataDirectory).length === 0))
+        yield* Effect.scoped(EmbeddedPostgres.start())
+        assert.isFalse(Fs.existsSync(Path.dirname(dataDirectory)))
+      })
+  )
 })
 
 const ordinary = { uid: 1, gid: 1 }
@@ -162,11 +165,14 @@ const ordinary = { uid: 1, gid: 1 }
 const canRunAsOrdinaryUser = process.getuid?.() === 0 &&
   ChildProcess.spawnSync("test", ["-r", import.meta.filename], ordinary).status === 0
 
-it.live.skipIf(!canRunAsOrdinaryUser)("an ordinary user runs the server under the own account", () =>
-  Effect.gen(function*() {
-    const { child, dataDirectory, uid } = yield* owner("wait", ordinary)
-    assert.strictEqual(uid, 1)
-    assert.strictEqual(Fs.statSync(dataDirectory).uid, 1)
-    child.kill("SIGKILL")
-    assert.isTrue(yield* isGone(dataDirectory))
-  }))
+it.live.skipIf(!canRunAsOrdinaryUser)(
+  "an ordinary user runs the server under the own account",
+  () =>
+    Effect.gen(function*() {
+      const { child, dataDirectory, uid } = yield* owner("wait", ordinary)
+      assert.strictEqual(uid, 1)
+      assert.strictEqual(Fs.statSync(dataDirectory).uid, 1)
+      child.kill("SIGKILL")
+      assert.isTrue(yield* isGone(dataDirectory))
+    })
+)

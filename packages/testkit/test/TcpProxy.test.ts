@@ -9,9 +9,10 @@ import { Reactivity } from "effect/reactivity"
 const behindProxy = Effect.fnUntraced(function*() {
   const { url } = yield* TestDatabase.TestDatabase
   const proxy = yield* TcpProxy.make(url)
-  const far = yield* PgClient.make({ url: Redacted.make(proxy.url), maxConnections: 1, connectTimeout: "2 seconds" }).pipe(
-    Effect.provide(Reactivity.layer)
-  )
+  const far = yield* PgClient.make({ url: Redacted.make(proxy.url), maxConnections: 1, connectTimeout: "2 seconds" })
+    .pipe(
+      Effect.provide(Reactivity.layer)
+    )
   const near = yield* PgClient.PgClient
   return { proxy, far, near }
 })

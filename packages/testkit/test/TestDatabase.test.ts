@@ -16,7 +16,8 @@ layer(TestDatabase.layer, { excludeTestServices: true })("TestDatabase.layer", (
     Effect.gen(function*() {
       const { name } = yield* TestDatabase.TestDatabase
       const sql = yield* PgClient.PgClient
-      const rows = yield* sql`SELECT current_database()::text AS name, to_regprocedure('headgate.now_ms()') IS NOT NULL AS store`
+      const rows =
+        yield* sql`SELECT current_database()::text AS name, to_regprocedure('headgate.now_ms()') IS NOT NULL AS store`
       assert.deepStrictEqual(rows, [{ name, store: true }])
     }))
 })
@@ -25,7 +26,9 @@ it.live("two databases share nothing", () =>
   Effect.gen(function*() {
     const [first, second] = yield* Effect.all([TestDatabase.make(), TestDatabase.make()], { concurrency: 2 })
     yield* PgClient.PgClient.use((sql) => sql`CREATE TABLE mine (id int)`).pipe(on(first.url))
-    const found = yield* PgClient.PgClient.use((sql) => sql`SELECT to_regclass('mine')::text AS it`).pipe(on(second.url))
+    const found = yield* PgClient.PgClient.use((sql) => sql`SELECT to_regclass('mine')::text AS it`).pipe(
+      on(second.url)
+    )
     assert.deepStrictEqual(found, [{ it: null }])
   }))
 

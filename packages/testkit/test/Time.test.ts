@@ -43,7 +43,8 @@ layer(TestDatabase.layer, { excludeTestServices: true })("Time", (it) => {
   it.effect("one statement sees one time", () =>
     Effect.gen(function*() {
       const sql = yield* PgClient.PgClient
-      const rows = yield* sql`SELECT count(DISTINCT headgate.now_ms() + 0 * n)::int AS times FROM generate_series(1, 20000) n`
+      const rows =
+        yield* sql`SELECT count(DISTINCT headgate.now_ms() + 0 * n)::int AS times FROM generate_series(1, 20000) n`
       assert.deepStrictEqual(rows, [{ times: 1 }])
     }))
 

@@ -12,7 +12,11 @@ const main = Effect.gen(function*() {
   )
   process.stdout.write(`${JSON.stringify({ dataDirectory: server.dataDirectory, uid: process.getuid?.() })}\n`)
   if (ending === "exit") process.exit(0)
-  if (ending === "throw") setTimeout(() => { throw new Error("on purpose") })
+  if (ending === "throw") {
+    setTimeout(() => {
+      throw new Error("on purpose")
+    })
+  }
   if (ending === "close") return
   yield* Effect.never
 })

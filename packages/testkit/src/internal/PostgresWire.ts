@@ -34,8 +34,7 @@ export const clientReader = () => {
 /** Reads one connection's server side: where in each chunk an answer is complete. The first answers the start-up. */
 export const serverReader = () => {
   const read = frameReader(0)
-  return (chunk: Buffer): ReadonlyArray<number> =>
-    read(chunk).flatMap(({ end, type }) => type === "Z" ? [end] : [])
+  return (chunk: Buffer): ReadonlyArray<number> => read(chunk).flatMap(({ end, type }) => type === "Z" ? [end] : [])
 }
 
 interface Frame {

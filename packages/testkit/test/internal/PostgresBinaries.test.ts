@@ -57,26 +57,36 @@ describe.skipIf(packageRoot() === undefined)("binaries of the embedded package",
       assert.strictEqual(yield* findIn(native, temporary), Path.join(native, "bin/postgres"))
     }))
 
-  it.live.skipIf(process.getuid?.() !== 0)("are copied once when the server's account cannot reach them", () =>
-    Effect.gen(function*() {
-      const { native, temporary } = yield* privateCheckout
-      const found = yield* Effect.all([findIn(native, temporary), findIn(native, temporary), findIn(native, temporary)], {
-        concurrency: 3
+  it.live.skipIf(process.getuid?.() !== 0)(
+    "are copied once when the server's account cannot reach them",
+    () =>
+      Effect.gen(function*() {
+        const { native, temporary } = yield* privateCheckout
+        const found = yield* Effect.all([
+          findIn(native, temporary),
+          findIn(native, temporary),
+          findIn(native, temporary)
+        ], {
+          concurrency: 3
+        })
+        assert.match(found[0], new RegExp(`^${temporary}/headgate-postgres-.*/bin/postgres$`))
+        assert.deepStrictEqual(new Set(found).size, 1)
+        assert.lengthOf(Fs.readdirSync(temporary), 2) // the checkout and one copy
       })
-      assert.match(found[0], new RegExp(`^${temporary}/headgate-postgres-.*/bin/postgres$`))
-      assert.deepStrictEqual(new Set(found).size, 1)
-      assert.lengthOf(Fs.readdirSync(temporary), 2) // the checkout and one copy
-    }))
+  )
 
-  it.live.skipIf(process.getuid?.() !== 0)("are copied again when a file of the copy has gone", () =>
-    Effect.gen(function*() {
-      const { native, temporary } = yield* privateCheckout
-      const copy = Path.dirname(Path.dirname(yield* findIn(native, temporary)))
-      const lost = Path.join(copy, "share", Fs.readdirSync(Path.join(copy, "share"))[0] ?? "")
-      Fs.rmSync(lost, { recursive: true })
-      yield* findIn(native, temporary)
-      assert.isTrue(Fs.existsSync(lost))
-    }))
+  it.live.skipIf(process.getuid?.() !== 0)(
+    "are copied again when a file of the copy has gone",
+    () =>
+      Effect.gen(function*() {
+        const { native, temporary } = yield* privateCheckout
+        const copy = Path.dirname(Path.dirname(yield* findIn(native, temporary)))
+        const lost = Path.join(copy, "share", Fs.readdirSync(Path.join(copy, "share"))[0] ?? "")
+        Fs.rmSync(lost, { recursive: true })
+        yield* findIn(native, temporary)
+        assert.isTrue(Fs.existsSync(lost))
+      })
+  )
 
   it.live.skipIf(process.getuid?.() !== 0)("are not run from a copy others may write to", () =>
     Effect.gen(function*() {

@@ -1,0 +1,123 @@
+-- Sweeps that keep the queue healthy. Each takes a bounded number of rows in index order, passes over rows that others
+-- hold, and re-checks its condition under the lock; a repeated or concurrent call finds nothing more to do.
+--   promote_due    what waited for a time becomes available;
+--   expire_due     what passed its deadline, or its time in the queue, is archived;
+--   evict_retained what has been kept long enough is removed, with all that belongs to it.
+
+create function headgate.promote_due(p_limit int) returns table (promoted int, queues text[], next_due_in_ms bigint)
+language plpgsql volatile as $$
+declare
+  v_now bigint := headgate.now_ms();
+begin
+  with due as (
+    select j.id from headgate.job j
+    where j.state in ('scheduled', 'retryable') and j.scheduled_at_ms <= v_now
+    order by j.scheduled_at_ms limit p_limit for no key update skip locked
+  ), moved as (
+    update headgate.job j set state = 'available' where j.id = any(array(select d.id from due d)) returning j.queue
+  )
+  select count(*)::int, array_agg(distinct m.queue) into promoted, queues from moved m;
+  select greatest(j.scheduled_at_ms - v_now, 0) into next_due_in_ms from headgate.job j
+    where j.state in ('scheduled', 'retryable') order by j.scheduled_at_ms limit 1;
+  return next;
+end $$;
+
+-- A running job that is past its deadline loses its lease here: its holder is refused from now on, and learns why.
+create function headgate.expire_due(p_limit int) returns table (job_id text)
+language plpgsql volatile as $$
+declare
+  v_now bigint := headgate.now_ms();
+  v_found int;
+begin
+  return query
+  with due as (
+    select j.id, j.state, j.fence, j.worker, j.claimed_at_ms, j.in_progress_step from headgate.job j
+    where j.deadline_at_ms <= v_now and j.state in ('pending', 'scheduled', 'available', 'retryable', 'running')
+    order by j.deadline_at_ms limit p_limit for no key update skip locked
+  ), recorded as (
+    insert into headgate.attempt (fence, started_at_ms, ended_at_ms, job_id, worker, outcome, step)
+    select d.fence, d.claimed_at_ms, v_now, d.id, d.worker, 'deadline_passed', d.in_progress_step
+    from due d where d.state = 'running'
+    on conflict do nothing
+  )
+  update headgate.job j set state = 'archived', reason = 'deadline', finished_at_ms = v_now,
+    last_worker = coalesce(j.worker, j.last_worker),
+    last_lease_id = case when j.lease_id is null then j.last_lease_id end,
+    lease_id = null, lease_expires_at_ms = null, worker = null
+  where j.id = any(array(select d.id from due d)) returning j.id;
+
+  get diagnostics v_found = row_count;
+  if v_found = p_limit then
+    return;
+  end if;
+  return query
+  with late as (
+    select j.id from headgate.job j
+    where j.queue_timeout_ms is not null and j.state in ('scheduled', 'available', 'retryable')
+      and j.scheduled_at_ms + j.queue_timeout_ms <= v_now
+    order by j.scheduled_at_ms + j.queue_timeout_ms limit p_limit - v_found for no key update skip locked
+  )
+  update headgate.job j set state = 'archived', reason = 'queue_timeout', finished_at_ms = v_now
+  where j.id = any(array(select l.id from late l)) returning j.id;
+end $$;
+
+-- How long a claimed effect key is kept once its job is gone: 30 days from when it was claimed.
+create function headgate.effect_retention_ms() returns bigint language sql immutable parallel safe as $$
+  select 2592000000::bigint
+$$;
+
+-- Answers the number of jobs removed. Workers that were not seen for a day are forgotten here as well.
+create function headgate.evict_retained(p_limit int) returns int
+language plpgsql volatile as $$
+declare
+  v_now bigint := headgate.now_ms();
+  v_ids text[];
+begin
+  with old as (
+    select j.id from headgate.job j
+    where j.evict_at_ms <= v_now and j.state in ('completed', 'archived', 'cancelled', 'quarantined', 'undecodable')
+    order by j.evict_at_ms limit p_limit for update skip locked
+  ), gone as (
+    delete from headgate.job j where j.id = any(array(select o.id from old o)) returning j.id
+  )
+  select array_agg(g.id) into v_ids from gone g;
+  if v_ids is not null then
+    perform headgate.forget(v_ids);
+  end if;
+  perform headgate.evict_effects(p_limit, v_now - headgate.effect_retention_ms());
+  delete from headgate.worker w where w.seen_at_ms < v_now - 86400000;
+  return coalesce(cardinality(v_ids), 0);
+end $$;
+
+-- Removes what belongs to jobs that are gone. Effect keys stay: they outlive the job.
+create function headgate.forget(p_ids text[]) returns void language sql volatile as $$
+  delete from headgate.step s where s.job_id = any(p_ids);
+  delete from headgate.attempt a where a.job_id = any(p_ids);
+  delete from headgate.progress p where p.job_id = any(p_ids);
+  delete from headgate.output o where o.job_id = any(p_ids);
+$$;
+
+-- Removes old keys whose jobs are gone, looking at a bounded number of them: the oldest, and where none of these could
+-- go, as many from a random place on, so that keys whose jobs are kept for ever do not hide the others.
+create function headgate.evict_effects(p_limit int, p_until_ms bigint) returns void
+language plpgsql volatile as $$
+declare
+  v_from bigint := 0;
+  v_seen int;
+  v_gone int;
+begin
+  for round in 1..2 loop
+    with old as materialized (
+      select e.key, e.job_id from headgate.effect e
+      where e.recorded_at_ms >= v_from and e.recorded_at_ms <= p_until_ms order by e.recorded_at_ms limit p_limit
+    ), gone as (
+      delete from headgate.effect e where e.key = any(array(
+        select o.key from old o where not exists (select from headgate.job j where j.id = o.job_id)))
+      returning 1
+    )
+    select (select count(*) from old), (select count(*) from gone) into v_seen, v_gone;
+    exit when v_gone > 0 or v_seen < p_limit;
+    select e.recorded_at_ms + (random() * (p_until_ms - e.recorded_at_ms))::bigint into v_from
+      from headgate.effect e order by e.recorded_at_ms limit 1;
+  end loop;
+end $$;

@@ -1,0 +1,60 @@
+/**
+ * Tells listening workers that a queue has new work. Called where jobs become available; heard by `Wakeups`.
+ *
+ * Announcements are coalesced: the first goes out at once, then one statement every few milliseconds carries whatever
+ * queues have come up. One that is lost costs latency, since workers poll as well. The payload is a hash of the queue's
+ * name: it carries nothing a user wrote.
+ */
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Latch from "effect/Latch"
+import * as Layer from "effect/Layer"
+import type * as Scope from "effect/Scope"
+import * as Bind from "./Bind.ts"
+import { ControlSql } from "./ControlSql.ts"
+import { PostgresSettings } from "./Settings.ts"
+
+export class Announcer extends Context.Service<Announcer, {
+  /** Returns at once and never fails. Call it when the work is committed. */
+  readonly announce: (queues: ReadonlyArray<string>) => Effect.Effect<void>
+}>()("@headgate/postgres/Announcer") {}
+
+/** At most one announcement of a queue in this time. */
+const restMillis = 5
+const farewellMillis = 250
+
+export const channelOf = (schema: string): string => `${schema}_wake`
+
+const make = Effect.gen(function*() {
+  const { schema, statement } = yield* ControlSql
+  const { listen } = yield* PostgresSettings
+  if (!listen) return Announcer.of({ announce: () => Effect.void })
+  const notify = statement("Announcer.announce", `select pg_notify($1, hashtext(queue)::text) from unnest($2) queue`)
+  const waiting = new Set<string>()
+  const latch = yield* Latch.make(false)
+  const send = Effect.suspend(() =>
+    waiting.size === 0
+      ? Effect.void
+      : Effect.andThen(
+        notify([channelOf(schema), Bind.texts([...waiting])]),
+        // What came up while the statement ran may have been committed after it: only what was sent is done with.
+        Effect.void
+      )
+  )
+  yield* startSending(send, waiting, latch)
+  return Announcer.of({
+    announce: (queues) =>
+      Effect.sync(() => {
+        for (const queue of queues) waiting.add(queue)
+        latch.openUnsafe()
+      })
+  })
+})
+
+declare const startSending: (
+  send: Effect.Effect<void>,
+  waiting: Set<string>,
+  latch: Latch.Latch
+) => Effect.Effect<void, never, Scope.Scope>
+
+export const layer: Layer.Layer<Announcer, never, ControlSql> = Layer.effect(Announcer, make)
