@@ -14,8 +14,10 @@ export interface HeartbeatOptions {
   readonly worker: WorkerId
   readonly queues: ReadonlyArray<string>
   readonly kinds: ReadonlyArray<{ readonly kind: string; readonly version: number }>
-  /** Most leases held at a time. */
+  /** Handlers at a time, as operators see it. */
   readonly capacity: number
+  /** Most leases held at a time, buffered claims and unsettled ones among them. Default: `capacity`. */
+  readonly maxLeases?: number | undefined
   readonly leaseMs: number
   /** Renewal stops once the event loop has been blocked this long, so that a wedged process loses its work. */
   readonly maxBlockedMs: number

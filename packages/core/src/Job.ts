@@ -6,6 +6,7 @@ import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type * as Option from "effect/Option"
 import type * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
 import type { Codec, CodecError } from "./Codec.ts"
 import type { JobId, WorkerId } from "./Ids.ts"
 import type { InterruptionReason } from "./Leases.ts"
@@ -100,5 +101,8 @@ export class Output extends Context.Service<Output, {
   }
 }
 
-/** What the worker gives to every attempt: these stand in a handler's requirements and are met by no layer. */
-export type AttemptServices = Job | Step | Cursor | Once | Progress | Output
+/**
+ * What the worker gives to every attempt: these stand in a handler's requirements and are met by no layer. The scope is
+ * the attempt's own: what a handler acquires is released when it ends.
+ */
+export type AttemptServices = Job | Step | Cursor | Once | Progress | Output | Scope.Scope

@@ -4,7 +4,7 @@
  */
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
-import type { JobId, LeaseRef } from "./Ids.ts"
+import type { Fence, JobId, LeaseRef } from "./Ids.ts"
 import type { Outcome } from "./Outcome.ts"
 import type { StoreUnavailable } from "./Refusals.ts"
 import type { State } from "./State.ts"
@@ -20,6 +20,8 @@ export type InterruptionReason =
 
 export interface LostLease {
   readonly jobId: JobId
+  /** Of the attempt that lost its lease: a later attempt of the job on the same worker is not meant. */
+  readonly fence?: Fence | undefined
   readonly reason: Extract<InterruptionReason, "lease_lost" | "operator_cancel" | "superseded" | "deadline">
 }
 

@@ -43,6 +43,7 @@ create table headgate.job (
   priority smallint not null default 0,
   orphaned boolean not null default false,
   has_steps boolean not null default false,
+  has_reports boolean not null default false, -- wrote progress or output: its rows are looked for when it is deleted
   lease_id uuid,
   last_lease_id uuid,                     -- the lease that ended the latest attempt by its own settle
   id text collate "C" not null primary key,
@@ -57,7 +58,7 @@ create table headgate.job (
   unique_key bytea,
   headers bytea,                          -- UTF-8 JSON object; null when empty
   tags text[],
-  step_set text collate "C",              -- declared step names, sorted, joined by commas
+  step_set text[],                        -- declared step names, sorted; null when none were declared
   in_progress_step text collate "C",
   cursor_step text collate "C",
   cursor bytea,
@@ -79,7 +80,7 @@ create table headgate.job (
 create index job_ready on headgate.job (lane_id, priority desc, scheduled_at_ms, id) where state = 'available';
 create index job_due on headgate.job (scheduled_at_ms) where state in ('scheduled', 'retryable');
 -- The lease's expiry is left out on purpose: renewals stay heap-only updates, and running rows are few.
-create index job_running on headgate.job (worker) where state = 'running';
+create index job_running on headgate.job (worker, crash_attempt) where state = 'running';
 create index job_deadline on headgate.job (deadline_at_ms)
   where deadline_at_ms is not null and state in ('pending', 'scheduled', 'available', 'retryable', 'running');
 create index job_queue_timeout on headgate.job ((scheduled_at_ms + queue_timeout_ms))
@@ -116,6 +117,7 @@ create table headgate.attempt (
   fence bigint not null,
   started_at_ms bigint not null,
   ended_at_ms bigint not null,
+  lease_id uuid,                          -- the lease that settled it; null when the owner did not
   job_id text collate "C" not null,
   worker text collate "C" not null,
   outcome text collate "C" not null,
@@ -184,3 +186,21 @@ end $$;
 create function headgate.crash_backoff_ms(p_crash_attempt int) returns bigint language sql immutable parallel safe as $$
   select case p_crash_attempt when 1 then 1000 when 2 then 5000 when 3 then 30000 when 4 then 120000 else 600000 end::bigint
 $$;
+
+-- The fingerprint of a job that was given none: both lengths in bytes, little-endian. One expression, so that it is
+-- inlined: it runs for each row of an insert.
+create function headgate.content_fingerprint(p_kind text, p_payload bytea) returns text
+language sql immutable parallel safe as $$
+  select encode(substr(sha256(
+    set_byte('\x00000000'::bytea, 0, octet_length(convert_to(p_kind, 'UTF8'))) || convert_to(p_kind, 'UTF8')
+    || set_byte(set_byte(set_byte(set_byte('\x00000000'::bytea,
+      0, octet_length(p_payload) & 255), 1, (octet_length(p_payload) >> 8) & 255),
+      2, (octet_length(p_payload) >> 16) & 255), 3, octet_length(p_payload) >> 24)
+    || p_payload), 1, 16), 'hex')
+$$;
+
+-- Ends the statement that enqueued a part of its batch, when it is a transaction of its own.
+create function headgate.refuse_partial() returns boolean language plpgsql volatile as $$
+begin
+  raise exception 'a part of the batch is refused' using errcode = 'HG001';
+end $$;

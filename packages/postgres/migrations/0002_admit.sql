@@ -2,77 +2,129 @@
 --   lanes  which lanes this worker can take from (queue, kind, version), and whether it may take a suspect;
 --   share  how much of the free capacity each lane gets, by queue order over all lanes, read without locks;
 --   take   each lane's share from its head, locked, passing over what rivals hold;
---   claim  the lease written on exactly the rows taken. Jobs past their deadline are archived instead.
+--   claim  the lease written on exactly the rows taken. What waited past its deadline or its time in the queue is
+--          archived instead, and its place goes to the next job.
+
+-- How much of the capacity each lane gets. Each lane shows its head up to a number of jobs; a lane that wins all it has
+-- shown may hold more winners, so it shows more and the draw is repeated.
+create function headgate.share(p_lanes int[], p_suspects boolean[], p_capacity int)
+returns table (lanes int[], shares int[])
+language plpgsql volatile set plan_cache_mode = force_generic_plan as $$
+declare
+  v_shown int[];
+  v_ids int[] := p_lanes;
+  v_more boolean;
+begin
+  select array_agg(case when s then 1 else least(p_capacity, 2 * p_capacity / cardinality(p_lanes) + 2) end order by n)
+    into v_shown from unnest(p_suspects) with ordinality u(s, n);
+  loop
+    select array_agg(d.lane_id order by d.lane_id), array_agg(d.won order by d.lane_id) into lanes, shares from (
+      select n.lane_id, count(*)::int as won from (
+        select h.lane_id, h.suspect, h.priority, h.scheduled_at_ms, h.id,
+          row_number() over (partition by h.suspect order by h.priority desc, h.scheduled_at_ms, h.id) as place
+        from (
+          select head.*, lane.suspect from unnest(v_ids, p_suspects, v_shown) lane(id, suspect, shown)
+          cross join lateral (
+            select j.lane_id, j.priority, j.scheduled_at_ms, j.id from headgate.job j
+            where j.lane_id = lane.id and j.state = 'available'
+            order by j.priority desc, j.scheduled_at_ms, j.id limit lane.shown
+          ) head
+        ) h
+      ) n
+      where n.place = 1 or not n.suspect
+      order by n.priority desc, n.scheduled_at_ms, n.id limit p_capacity
+    ) d group by d.lane_id;
+    exit when lanes is null;
+
+    select array_agg(case when w.won = l.shown and not l.suspect then least(p_capacity, 8 * l.shown) else l.shown end
+        order by l.n), bool_or(w.won = l.shown and l.shown < p_capacity and not l.suspect)
+      into v_shown, v_more
+      from unnest(v_ids, p_suspects, v_shown) with ordinality l(id, suspect, shown, n)
+      left join unnest(lanes, shares) w(lane_id, won) on w.lane_id = l.id;
+    exit when not coalesce(v_more, false);
+  end loop;
+  if lanes is not null then
+    return next;
+  end if;
+end $$;
+
 create function headgate.admit(
   p_worker text, p_lease_id uuid, p_queues text[], p_kinds text[], p_versions int[], p_capacity int, p_lease_ms bigint
 ) returns table (
   id text, fence bigint, kind text, schema_version int, queue text, partition_key text, payload bytea, priority smallint,
   attempt int, max_attempts int, crash_attempt int, streak int, enqueued_at_ms bigint, scheduled_at_ms bigint,
-  claimed_at_ms bigint, timeout_ms bigint, deadline_at_ms bigint, retention_ms bigint, headers bytea, has_steps boolean
+  claimed_at_ms bigint, timeout_ms bigint, deadline_at_ms bigint, retention_ms bigint, headers bytea,
+  has_checkpoint boolean
 ) language plpgsql volatile set plan_cache_mode = force_generic_plan as $$
 declare
   v_now bigint := headgate.now_ms();
+  v_free int := p_capacity;
+  v_all int[];
+  v_suspects boolean[];
   v_lanes int[];
   v_shares int[];
   v_taken text[];
-  v_expired text[];
+  v_late text[];
 begin
-  select array_agg(l.id), array_agg(case when l.suspect then 1 else p_capacity end) into v_lanes, v_shares
+  select array_agg(l.id), array_agg(l.suspect) into v_all, v_suspects
     from unnest(p_kinds, p_versions) known(kind, version)
-    join headgate.lane l on l.kind = known.kind and l.version <= known.version and l.queue = any(p_queues)
-    where not (l.suspect and exists (
-      select from headgate.job r where r.worker = p_worker and r.state = 'running' and r.crash_attempt > 0));
-  if v_lanes is null then
-    return;
+    join headgate.lane l on l.kind = known.kind and l.version <= known.version and l.queue = any(p_queues);
+
+  -- Two calls of one worker must not take a suspect each: the lock makes them see one another.
+  if true = any(v_suspects) and (
+    not pg_try_advisory_xact_lock(hashtextextended('headgate suspect ' || p_worker, 0)) or exists (
+      select from headgate.job r where r.worker = p_worker and r.state = 'running' and r.crash_attempt > 0)
+  ) then
+    select array_agg(l.id), array_agg(false) into v_all, v_suspects
+      from unnest(v_all, v_suspects) l(id, suspect) where not l.suspect;
   end if;
 
-  if cardinality(v_lanes) > 1 then
-    select array_agg(s.lane_id), array_agg(s.share::int) into v_lanes, v_shares from (
-      select d.lane_id, count(*) as share from (
-        select n.lane_id from (
-          select h.*, row_number() over (partition by h.suspect order by h.priority desc, h.scheduled_at_ms, h.id) as place
-          from unnest(v_lanes, v_shares) lane(id, most)
-          cross join lateral (
-            select j.lane_id, j.priority, j.scheduled_at_ms, j.id, j.crash_attempt > 0 as suspect from headgate.job j
-            where j.lane_id = lane.id and j.state = 'available'
-            order by j.priority desc, j.scheduled_at_ms, j.id limit lane.most
-          ) h
-        ) n
-        where n.place = 1 or not n.suspect
-        order by n.priority desc, n.scheduled_at_ms, n.id limit p_capacity
-      ) d group by d.lane_id
-    ) s;
-    if v_lanes is null then
-      return;
+  -- Another round only where late jobs used up a part of the capacity; a bounded number, since each is a write.
+  for round in 1..10 loop
+    exit when v_all is null or v_free <= 0;
+    if cardinality(v_all) = 1 then
+      v_lanes := v_all;
+      v_shares := array[case when v_suspects[1] then 1 else v_free end];
+    else
+      select s.lanes, s.shares into v_lanes, v_shares from headgate.share(v_all, v_suspects, v_free) s;
     end if;
-  end if;
+    exit when v_lanes is null;
 
-  select array_agg(t.id), array_agg(t.id) filter (where t.deadline_at_ms <= v_now) into v_taken, v_expired
-    from unnest(v_lanes, v_shares) lane(id, share)
-    cross join lateral (
-      select j.id, j.deadline_at_ms from headgate.job j
-      where j.lane_id = lane.id and j.state = 'available'
-      order by j.priority desc, j.scheduled_at_ms, j.id limit lane.share
-      for no key update skip locked
-    ) t;
-  if v_taken is null then
-    return;
-  end if;
+    select array_agg(t.id) filter (where not t.is_late), array_agg(t.id) filter (where t.is_late) into v_taken, v_late
+      from unnest(v_lanes, v_shares) lane(id, share)
+      cross join lateral (
+        select j.id, coalesce(j.deadline_at_ms <= v_now, false)
+          or coalesce(j.scheduled_at_ms + j.queue_timeout_ms <= v_now, false) as is_late
+        from headgate.job j
+        where j.lane_id = lane.id and j.state = 'available'
+        order by j.priority desc, j.scheduled_at_ms, j.id limit lane.share
+        for no key update skip locked
+      ) t;
+    exit when v_taken is null and v_late is null;
 
-  if v_expired is not null then
-    update headgate.job j set state = 'archived', reason = 'deadline', finished_at_ms = v_now where j.id = any(v_expired);
-  end if;
+    if v_late is not null then
+      update headgate.job j set state = 'archived', finished_at_ms = v_now,
+        reason = case when j.deadline_at_ms <= v_now then 'deadline' else 'queue_timeout' end
+        where j.id = any(v_late);
+    end if;
 
-  return query
-    with claimed as (
-      update headgate.job j set state = 'running', fence = j.fence + 1, lease_id = p_lease_id,
-        lease_expires_at_ms = v_now + p_lease_ms, worker = p_worker, claimed_at_ms = v_now
-      where j.id = any(v_taken) and (j.deadline_at_ms is null or j.deadline_at_ms > v_now)
-      returning j.*
-    )
-    select c.id, c.fence, c.kind, c.schema_version, c.queue, c.partition_key, c.payload, c.priority,
-      c.attempt, c.max_attempts, c.crash_attempt, c.streak, c.enqueued_at_ms, c.scheduled_at_ms,
-      c.claimed_at_ms, c.timeout_ms, c.deadline_at_ms, c.retention_ms, c.headers,
-      c.has_steps or c.in_progress_step is not null or c.cursor_step is not null
-    from claimed c order by c.priority desc, c.scheduled_at_ms, c.id;
+    return query
+      with claimed as (
+        update headgate.job j set state = 'running', fence = j.fence + 1, lease_id = p_lease_id,
+          lease_expires_at_ms = v_now + p_lease_ms, worker = p_worker, claimed_at_ms = v_now
+        where j.id = any(v_taken)
+        returning j.*
+      )
+      select c.id, c.fence, c.kind, c.schema_version, c.queue, c.partition_key, c.payload, c.priority,
+        c.attempt, c.max_attempts, c.crash_attempt, c.streak, c.enqueued_at_ms, c.scheduled_at_ms,
+        c.claimed_at_ms, c.timeout_ms, c.deadline_at_ms, c.retention_ms, c.headers,
+        c.has_steps or c.in_progress_step is not null or c.cursor_step is not null
+      from claimed c order by c.priority desc, c.scheduled_at_ms, c.id;
+
+    exit when v_late is null;
+    v_free := v_free - coalesce(cardinality(v_taken), 0);
+    -- A suspect that was taken is the one of this worker.
+    select array_agg(l.id), array_agg(false) into v_all, v_suspects
+      from unnest(v_all, v_suspects) l(id, suspect) where not l.suspect;
+  end loop;
 end $$;

@@ -97,27 +97,40 @@ create function headgate.forget(p_ids text[]) returns void language sql volatile
   delete from headgate.output o where o.job_id = any(p_ids);
 $$;
 
--- Removes old keys whose jobs are gone, looking at a bounded number of them: the oldest, and where none of these could
--- go, as many from a random place on, so that keys whose jobs are kept for ever do not hide the others.
+-- Where the sweep over effect keys stands: it goes round, since keys whose jobs are kept for ever stay in its way.
+create table headgate.effect_sweep (
+  is_only boolean primary key default true check (is_only),
+  at_ms bigint not null,
+  key text collate "C" not null
+);
+insert into headgate.effect_sweep (at_ms, key) values (-1, '');
+
+-- Looks at the next p_limit keys that are old enough, and removes those whose jobs are gone.
 create function headgate.evict_effects(p_limit int, p_until_ms bigint) returns void
 language plpgsql volatile as $$
 declare
-  v_from bigint := 0;
-  v_seen int;
-  v_gone int;
+  v_from record;
+  v_last record;
 begin
-  for round in 1..2 loop
-    with old as materialized (
-      select e.key, e.job_id from headgate.effect e
-      where e.recorded_at_ms >= v_from and e.recorded_at_ms <= p_until_ms order by e.recorded_at_ms limit p_limit
-    ), gone as (
-      delete from headgate.effect e where e.key = any(array(
-        select o.key from old o where not exists (select from headgate.job j where j.id = o.job_id)))
-      returning 1
-    )
-    select (select count(*) from old), (select count(*) from gone) into v_seen, v_gone;
-    exit when v_gone > 0 or v_seen < p_limit;
-    select e.recorded_at_ms + (random() * (p_until_ms - e.recorded_at_ms))::bigint into v_from
-      from headgate.effect e order by e.recorded_at_ms limit 1;
-  end loop;
+  select w.at_ms, w.key into v_from from headgate.effect_sweep w for no key update skip locked;
+  if not found then
+    return;
+  end if;
+  with old as materialized (
+    select e.key, e.job_id, e.recorded_at_ms from headgate.effect e
+    where e.recorded_at_ms >= v_from.at_ms and e.recorded_at_ms <= p_until_ms
+      and (e.recorded_at_ms > v_from.at_ms or e.key > v_from.key)
+    order by e.recorded_at_ms, e.key limit p_limit
+  ), gone as (
+    delete from headgate.effect e where e.key = any(array(
+      select o.key from old o where not exists (select from headgate.job j where j.id = o.job_id)))
+  )
+  select o.recorded_at_ms as at_ms, o.key, o.place = p_limit as is_full into v_last
+    from (select *, row_number() over (order by recorded_at_ms, key) as place from old) o
+    order by o.place desc limit 1;
+  if v_last.is_full then
+    update headgate.effect_sweep set at_ms = v_last.at_ms, key = v_last.key;
+  elsif v_from.at_ms >= 0 then
+    update headgate.effect_sweep set at_ms = -1, key = '';
+  end if;
 end $$;

@@ -137,18 +137,6 @@ begin
   return next;
 end $$;
 
-create function headgate.u32le(p_number int) returns bytea language sql immutable parallel safe as $$
-  select substr(b, 4, 1) || substr(b, 3, 1) || substr(b, 2, 1) || substr(b, 1, 1) from (select int4send(p_number) as b) s
-$$;
-
--- The fingerprint of a job that was given none.
-create function headgate.content_fingerprint(p_kind text, p_payload bytea) returns text
-language sql immutable parallel safe as $$
-  select encode(substr(sha256(
-    headgate.u32le(octet_length(convert_to(p_kind, 'UTF8'))) || convert_to(p_kind, 'UTF8')
-    || headgate.u32le(octet_length(p_payload)) || p_payload), 1, 16), 'hex')
-$$;
-
 -- A fingerprint that was computed follows the payload, one that was given stays.
 create function headgate.edit_job(p_id text, p_payload bytea, p_schema_version int)
 returns table (from_state text, to_state text, queue text)

@@ -9,7 +9,6 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Latch from "effect/Latch"
 import * as Layer from "effect/Layer"
-import type * as Scope from "effect/Scope"
 import * as Bind from "./Bind.ts"
 import { ControlSql } from "./ControlSql.ts"
 import { PostgresSettings } from "./Settings.ts"
@@ -29,32 +28,37 @@ const make = Effect.gen(function*() {
   const { schema, statement } = yield* ControlSql
   const { listen } = yield* PostgresSettings
   if (!listen) return Announcer.of({ announce: () => Effect.void })
-  const notify = statement("Announcer.announce", `select pg_notify($1, hashtext(queue)::text) from unnest($2) queue`)
+  const notify = statement("Announcer.announce", "select pg_notify($1, hashtext(queue)::text) from unnest($2) queue")
   const waiting = new Set<string>()
-  const latch = yield* Latch.make(false)
-  const send = Effect.suspend(() =>
-    waiting.size === 0
-      ? Effect.void
-      : Effect.andThen(
-        notify([channelOf(schema), Bind.texts([...waiting])]),
-        // What came up while the statement ran may have been committed after it: only what was sent is done with.
-        Effect.void
-      )
+  let sending = new Set<string>()
+  const latch = Latch.makeUnsafe(false)
+  const send = Effect.suspend(() => {
+    latch.closeUnsafe()
+    sending = new Set(waiting)
+    waiting.clear()
+    return Effect.ignore(notify([channelOf(schema), Bind.texts([...sending])]))
+  })
+  const loop = latch.await.pipe(
+    Effect.andThen(send),
+    Effect.andThen(Effect.sync(() => sending.clear())),
+    Effect.andThen(Effect.sleep(restMillis)),
+    Effect.forever
   )
-  yield* startSending(send, waiting, latch)
+  // Runs after the loop has ended: a program that enqueues and exits is heard as well.
+  yield* Effect.addFinalizer(() =>
+    Effect.suspend(() => {
+      for (const queue of sending) waiting.add(queue)
+      return waiting.size === 0 ? Effect.void : Effect.asVoid(Effect.timeoutOption(send, farewellMillis))
+    })
+  )
+  yield* Effect.forkScoped(loop)
   return Announcer.of({
     announce: (queues) =>
       Effect.sync(() => {
         for (const queue of queues) waiting.add(queue)
-        latch.openUnsafe()
+        if (waiting.size > 0) latch.openUnsafe()
       })
   })
 })
-
-declare const startSending: (
-  send: Effect.Effect<void>,
-  waiting: Set<string>,
-  latch: Latch.Latch
-) => Effect.Effect<void, never, Scope.Scope>
 
 export const layer: Layer.Layer<Announcer, never, ControlSql> = Layer.effect(Announcer, make)

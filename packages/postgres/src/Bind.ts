@@ -2,7 +2,7 @@
 import * as PgTypes from "@effect/sql-pg/PgTypes"
 import * as Result from "effect/Result"
 
-const array = (oid: number) => (values: ReadonlyArray<unknown>): PgTypes.Parameter =>
+const array = (oid: number) => (values: ReadonlyArray<unknown> | null): PgTypes.Parameter =>
   Result.getOrThrow(PgTypes.array(values, oid))
 
 export const texts: (values: ReadonlyArray<string | null>) => PgTypes.Parameter = array(PgTypes.OID.text)
@@ -18,6 +18,13 @@ export const bigints = (values: ReadonlyArray<number | null>): PgTypes.Parameter
   int8s(values.map((value) => value === null ? null : BigInt(value)))
 
 export const bigint = (value: number | null): PgTypes.Parameter => PgTypes.int8(value === null ? null : BigInt(value))
+/** An array of arrays has no parameter: each inner one travels as a literal, to be cast to `text[]`. */
+export const textArrayLiteral = (values: ReadonlyArray<string>): string =>
+  `{${values.map((value) => `"${value.replace(/["\\]/g, "\\$&")}"`).join(",")}}`
+
+/** A null of type `text[]`. */
+export const noTexts: PgTypes.Parameter = array(PgTypes.OID.text)(null)
+export const bool = PgTypes.bool
 export const text = PgTypes.text
 export const int = PgTypes.int4
 export const uuid = PgTypes.uuid

@@ -5,12 +5,13 @@
  */
 import { StoreUnavailable } from "@headgate/core/Refusals"
 import * as PgClient from "@effect/sql-pg/PgClient"
+import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Reactivity from "effect/reactivity/Reactivity"
 import type * as Scope from "effect/Scope"
-import type * as SqlError from "effect/sql/SqlError"
+import * as SqlError from "effect/sql/SqlError"
 import { PostgresSettings } from "./Settings.ts"
 
 /** Runs one prepared statement. Rows come back with their SQL column names. */
@@ -86,6 +87,19 @@ export const toUnavailable = (operation: string) => (error: SqlError.SqlError): 
     : Effect.die(error)
 
 export const isConflict = (error: SqlError.SqlError): boolean => conflict.test(sqlState(error) ?? "")
+
+/**
+ * A rollback that fails, because its connection is gone, is a defect of `withTransaction` and hides why it was rolled
+ * back. This makes it the typed fault that it is; an interruption stays one.
+ */
+export const rollbackFaults = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E | SqlError.SqlError, R> =>
+  Effect.catchCause(effect, (cause): Effect.Effect<never, E | SqlError.SqlError> => {
+    const fault = cause.reasons.find((reason) => Cause.isDieReason(reason) && SqlError.isSqlError(reason.defect))
+    if (fault === undefined || !Cause.isDieReason(fault)) return Effect.failCause(cause)
+    const interruptions = cause.reasons.filter(Cause.isInterruptReason)
+    if (interruptions.length > 0) return Effect.failCause(Cause.fromReasons(interruptions))
+    return SqlError.isSqlError(fault.defect) ? Effect.fail(fault.defect) : Effect.failCause(cause)
+  })
 
 /** Without a SQLSTATE the fault lies on the way to the server, unless the client could not encode a value. */
 const isPassing = (error: SqlError.SqlError): boolean => {

@@ -107,20 +107,22 @@ interface Owner {
   readonly child: ChildProcess.ChildProcess
   readonly dataDirectory: string
   readonly uid: number
+  readonly printed: ReadonlyArray<string>
 }
 
-const owner = (ending: string, account: { uid?: number; gid?: number } = {}) =>
+const owner = (ending: string, options: ChildProcess.SpawnOptions = {}) =>
   Effect.acquireRelease(
     Effect.callback<Owner, Error>((resume) => {
       const script = Path.join(import.meta.dirname, "embedded-owner.ts")
       const child = ChildProcess.spawn(process.execPath, ["--conditions=headgate-source", script, ending], {
-        stdio: ["ignore", "pipe", "ignore"],
-        ...account
+        ...options,
+        stdio: ["ignore", "pipe", "ignore"]
       })
       child.once("exit", (status) => resume(Effect.fail(new Error(`the owner ended early with ${status}`))))
-      Readline.createInterface({ input: child.stdout }).once("line", (line) => {
-        resume(Effect.succeed({ child, ...JSON.parse(line) }))
-      })
+      const printed: Array<string> = []
+      const lines = Readline.createInterface({ input: child.stdout })
+      lines.on("line", (line) => printed.push(line))
+      lines.once("line", (line) => resume(Effect.succeed({ child, printed, ...JSON.parse(line) })))
     }),
     ({ child }) => Effect.sync(() => void child.kill("SIGKILL"))
   )
@@ -135,6 +137,14 @@ describe("a program that ends leaves no server and no directory", () => {
         assert.isTrue(yield* isGone(dataDirectory))
       }))
   }
+
+  it.live("by Ctrl-C in its terminal, and its finalizers still have the server", () =>
+    Effect.gen(function*() {
+      const { child, dataDirectory, printed } = yield* owner("finalize", { detached: true })
+      process.kill(-(child.pid ?? 0), "SIGINT") // a terminal sends it to the whole process group
+      assert.isTrue(yield* isGone(dataDirectory))
+      assert.strictEqual(printed[1], "finalized")
+    }))
 
   for (const ending of ["close", "exit", "throw"]) {
     it.live(`by ${ending}`, () =>
@@ -153,7 +163,7 @@ describe("a program that ends leaves no server and no directory", () => {
           if (command.includes("headgate-guardian")) process.kill(pid, "SIGKILL")
         }
         child.kill("SIGKILL")
-        assert.isTrue(yield* eventually(() => processesOf(dataDirectory).length === 0))
+        assert.isTrue(yield* eventually(() => child.signalCode !== null && processesOf(dataDirectory).length === 0))
         yield* Effect.scoped(EmbeddedPostgres.start())
         assert.isFalse(Fs.existsSync(Path.dirname(dataDirectory)))
       })

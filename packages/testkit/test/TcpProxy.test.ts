@@ -2,7 +2,7 @@ import { PgClient } from "@effect/sql-pg"
 import { assert, layer } from "@effect/vitest"
 import * as TcpProxy from "@headgate/testkit/TcpProxy"
 import * as TestDatabase from "@headgate/testkit/TestDatabase"
-import { Duration, Effect, Fiber, Redacted } from "effect"
+import { Duration, Effect, Fiber, Redacted, Stream } from "effect"
 import { Reactivity } from "effect/reactivity"
 
 /** A client behind a proxy, beside the direct one of the layer. */
@@ -77,6 +77,17 @@ layer(TestDatabase.layerWith({ isMigrated: false }), { excludeTestServices: true
         assert.deepStrictEqual(yield* near`SELECT id FROM works ORDER BY id`, [{ id: 1 }, { id: 2 }, { id: 3 }])
       }))
   }
+
+  it.effect("nothing of the lost answer reaches the client, however long it is", () =>
+    Effect.gen(function*() {
+      const { far, proxy } = yield* behindProxy()
+      yield* proxy.dropOn({ sql: /generate_series/, moment: "after" })
+      let seen = 0
+      const rows = far`SELECT repeat('z', 100) AS z FROM generate_series(1, 100000)`.stream
+      const exit = yield* Effect.exit(Stream.runForEach(rows, () => Effect.sync(() => seen++)))
+      assert.strictEqual(exit._tag, "Failure")
+      assert.strictEqual(seen, 0)
+    }))
 
   it.effect("a connection lost before the commit leaves nothing", () =>
     Effect.gen(function*() {

@@ -1,0 +1,45 @@
+/** Failures are typed and counted: retried up to a limit, then archived. What is no failure is retried uncounted. */
+import { EmbeddedPostgres } from "@headgate/testkit"
+import { Console, Effect, Layer, Schema } from "effect"
+import { Inspect, isTerminal, Job, PostgresStore, Retry, Task, Worker } from "headgate"
+
+class MailboxFull extends Schema.TaggedError<MailboxFull>()("MailboxFull", { address: Schema.String }) {}
+class Maintenance extends Schema.TaggedError<Maintenance>()("Maintenance", {}) {}
+
+const SendMail = Task.make("mail:send", {
+  payload: Schema.Struct({ to: Schema.String }),
+  error: Schema.Union([MailboxFull, Maintenance]),
+  retry: Retry.exponential({ base: "50 millis", cap: "1 second" }),
+  maxAttempts: 3,
+  // Nobody's fault: the job comes back later, and no attempt is consumed.
+  isFailure: (error) => error._tag !== "Maintenance"
+})
+
+const SendMailHandler = SendMail.toLayer(Effect.fn(function*({ to }) {
+  const { attempt, fence } = yield* Job.facts
+  yield* Console.log(`to ${to}: run ${fence}, ${attempt} failures before`)
+  if (to === "full@example.com") return yield* new MailboxFull({ address: to })
+  if (fence === 1) return yield* new Maintenance()
+}))
+
+const program = Effect.gen(function*() {
+  for (const to of ["full@example.com", "ada@example.com"]) {
+    const id = yield* SendMail.enqueue({ to })
+    const inspect = yield* Inspect
+    const job = yield* Effect.repeat(Effect.delay(inspect.job(id), "20 millis"), {
+      until: ({ state }) => isTerminal(state)
+    })
+    yield* Console.log(`${job.state}${job.reason === undefined ? "" : `, ${job.reason}`}, ${job.attempt} failures`)
+    for (const { errorTag, fence, outcome } of yield* inspect.attempts(id)) {
+      yield* Console.log(`  run ${fence}: ${outcome}${errorTag === undefined ? "" : ` ${errorTag}`}`)
+    }
+  }
+})
+
+const Main = Worker.layer({ queues: ["default"] }).pipe(
+  Layer.provide(SendMailHandler),
+  Layer.provideMerge(PostgresStore.layer),
+  Layer.provide(EmbeddedPostgres.layerClient())
+)
+
+await Effect.runPromise(program.pipe(Effect.provide(Main)))

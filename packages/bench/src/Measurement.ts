@@ -1,0 +1,66 @@
+/** Numbers of many rounds, as medians with their ranges, and as ratios to the raw limit of the same run. */
+import type { WorkloadName } from "./System.ts"
+
+export interface Measurement {
+  readonly metric: string
+  readonly unit: string
+  readonly value: number
+}
+
+export interface Subject {
+  readonly workload: WorkloadName
+  readonly system: string
+  readonly setting: string
+  readonly processes: number
+  readonly concurrency: number
+}
+
+export interface Result extends Subject {
+  readonly metric: string
+  readonly unit: string
+  readonly median: number
+  readonly min: number
+  readonly max: number
+  readonly rounds: number
+  readonly ratio_to_raw: number | null
+}
+
+export class Collection {
+  readonly #values = new Map<string, { subject: Subject; metric: string; unit: string; values: Array<number> }>()
+
+  add(subject: Subject, measurements: ReadonlyArray<Measurement>): void {
+    for (const { metric, unit, value } of measurements) {
+      const key = JSON.stringify([subject.workload, subject.system, subject.setting, subject.processes, metric])
+      const entry = this.#values.get(key) ?? { subject, metric, unit, values: [] }
+      entry.values.push(value)
+      this.#values.set(key, entry)
+    }
+  }
+
+  /** `base` names the raw setting that counts as 1. */
+  results(base: string): ReadonlyArray<Result> {
+    const plain = [...this.#values.values()].map(({ metric, subject, unit, values }) => ({
+      ...subject,
+      metric,
+      unit,
+      median: median(values),
+      min: Math.min(...values),
+      max: Math.max(...values),
+      rounds: values.length
+    }))
+    return plain.map((result) => {
+      const raw = plain.find((other) =>
+        other.system === "raw" && other.setting === base && other.workload === result.workload &&
+        other.processes === result.processes && other.metric === result.metric
+      )
+      return { ...result, ratio_to_raw: raw === undefined || raw.median === 0 ? null : result.median / raw.median }
+    })
+  }
+}
+
+export const median = (values: ReadonlyArray<number>): number => {
+  const sorted = [...values].sort((a, b) => a - b)
+  const middle = sorted.length >> 1
+  const upper = sorted[middle] ?? Number.NaN
+  return sorted.length % 2 === 1 ? upper : (upper + (sorted[middle - 1] ?? Number.NaN)) / 2
+}

@@ -1,0 +1,71 @@
+/** The command line of `npm run bench`. */
+import { parseArgs } from "node:util"
+import type { WorkloadName } from "./System.ts"
+import { systems } from "./systems/index.ts"
+
+export interface Options {
+  readonly workloads: ReadonlyArray<WorkloadName>
+  readonly systems: ReadonlyArray<string>
+  /** Only settings whose name contains this. */
+  readonly setting: string | undefined
+  readonly processes: ReadonlyArray<number>
+  readonly rounds: number
+  readonly jobs: number
+  readonly json: string | undefined
+  /** Prefix of the CPU profiles to write, one a measured process. */
+  readonly profile: string | undefined
+  /** Print the statements that took most of the server's time. */
+  readonly showsStatements: boolean
+}
+
+export const usage = `npm run bench -- [--quick] [--only W1,W2] [--systems a,b] [--setting TEXT] [--processes 1,2]
+  [--rounds N] [--jobs N] [--json FILE] [--profile PREFIX] [--statements]
+Systems: ${Object.keys(systems).join(", ")}
+Measures on the server of DATABASE_URL, else on an embedded one with durable settings.`
+
+const known: ReadonlyArray<WorkloadName> = ["W1", "W2"]
+
+export const parse = (args: ReadonlyArray<string>): Options => {
+  const { values } = parseArgs({
+    args: [...args],
+    options: {
+      quick: { type: "boolean", default: false },
+      only: { type: "string" },
+      systems: { type: "string" },
+      setting: { type: "string" },
+      processes: { type: "string", default: "1,2" },
+      rounds: { type: "string" },
+      jobs: { type: "string", default: "20000" },
+      json: { type: "string" },
+      profile: { type: "string" },
+      statements: { type: "boolean", default: false }
+    }
+  })
+  const names = values.systems === undefined ? Object.keys(systems) : values.systems.split(",")
+  const unknown = names.find((name) => !(name in systems))
+  if (unknown !== undefined) throw new Error(`no system "${unknown}"`)
+  return {
+    workloads: values.only === undefined ? known : chosen(values.only.split(",")),
+    systems: names,
+    setting: values.setting,
+    processes: values.processes.split(",").map((text) => whole("processes", text)),
+    rounds: values.rounds === undefined ? (values.quick ? 2 : 4) : whole("rounds", values.rounds),
+    jobs: whole("jobs", values.jobs),
+    json: values.json,
+    profile: values.profile,
+    showsStatements: values.statements
+  }
+}
+
+const chosen = (names: ReadonlyArray<string>): ReadonlyArray<WorkloadName> =>
+  names.map((name) => {
+    const found = known.find((workload) => workload === name)
+    if (found === undefined) throw new Error(`no workload "${name}"`)
+    return found
+  })
+
+const whole = (name: string, text: string): number => {
+  const value = Number(text)
+  if (!Number.isInteger(value) || value < 1) throw new Error(`--${name} takes whole numbers from 1`)
+  return value
+}

@@ -1,0 +1,24 @@
+/** Which transaction the calling fiber is in. */
+import type * as PgClient from "@effect/sql-pg/PgClient"
+import { ForeignTransaction } from "@headgate/core/Refusals"
+import * as Effect from "effect/Effect"
+
+/** `own`: of the application's client; `foreign`: of another client, or of the store's own connections. */
+export type Ambient = "none" | "own" | "foreign"
+
+export const ambient = (application: PgClient.PgClient): Effect.Effect<Ambient> =>
+  Effect.map(Effect.context<never>(), (context) => {
+    const { mapUnsafe } = context
+    if (mapUnsafe.get(application.transactionService.key) !== undefined) return "own"
+    for (const [key, value] of mapUnsafe) if (key.startsWith(TRANSACTION) && value !== undefined) return "foreign"
+    return "none"
+  })
+
+export const foreignTransaction = (operation: string): ForeignTransaction =>
+  new ForeignTransaction({
+    operation,
+    message: `${operation} was called inside an open transaction of another SQL client than the one the store was given`
+  })
+
+/** The prefix of every client's transaction key, see `SqlClient.TransactionConnection`. */
+const TRANSACTION = "effect/sql/SqlClient/TransactionConnection/"

@@ -1,0 +1,288 @@
+/**
+ * Reads for operators and tests, on the control path. Each is bounded: by a key, by an index of what rests, or by a
+ * limit whose being met is said. Payload, result, output and cursor are read only where they are asked for.
+ */
+import { type AttemptRecord, Inspect, type JobSummary, type StateCounts, type WorkerMeta } from "@headgate/core/Inspect"
+import type { Fence, JobId } from "@headgate/core/Ids"
+import { NotFound } from "@headgate/core/Refusals"
+import { State } from "@headgate/core/State"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Bind from "./Bind.ts"
+import * as CheckpointRows from "./CheckpointRows.ts"
+import { ControlSql } from "./ControlSql.ts"
+
+const mostCounted = 10_000
+/** Where no index knows the queue or the state, so many rows are looked at. */
+const mostLookedAt = 20_000
+
+const make = Effect.gen(function*() {
+  const { statement } = yield* ControlSql
+  const job = statement<JobRow>("Inspect.job", jobSql)
+  const attempts = statement<AttemptRow>("Inspect.attempts", attemptsSql)
+  const exists = statement<{ id: JobId }>("Inspect.checkpoint", "select j.id from headgate.job j where j.id = $1")
+  const checkpoints = CheckpointRows.reader(statement, "Inspect.checkpoint")
+  const result = statement<OpaqueRow>(
+    "Inspect.result",
+    "select j.result_version as version, j.result as bytes from headgate.job j where j.id = $1"
+  )
+  const progress = statement<ProgressRow>(
+    "Inspect.progress",
+    `select p.current, p.total, p.message, p.fence, p.updated_at_ms
+    from headgate.job j left join headgate.progress p on p.job_id = j.id where j.id = $1`
+  )
+  const output = statement<OpaqueRow & { fence: bigint | null; updated_at_ms: bigint | null }>(
+    "Inspect.output",
+    `select o.version, o.bytes, o.fence, o.updated_at_ms
+    from headgate.job j left join headgate.output o on o.job_id = j.id where j.id = $1`
+  )
+  const counts = statement<CountRow>("Inspect.counts", countsSql)
+  const workers = statement<WorkerRow>("Inspect.workers", workersSql)
+  const unknownKinds = statement<{ queue: string; kind: string; version: number }>("Inspect.unknownKinds", unknownKindsSql)
+
+  const one = <Row>(id: JobId, rows: ReadonlyArray<Row>): Effect.Effect<Row, NotFound> => {
+    const [row] = rows
+    return row === undefined ? Effect.fail(new NotFound({ id })) : Effect.succeed(row)
+  }
+
+  return Inspect.of({
+    job: Effect.fn("Inspect.job")(function*(id) {
+      return toSummary(yield* one(id, yield* job([Bind.text(id)])))
+    }),
+    attempts: Effect.fn("Inspect.attempts")(function*(id) {
+      const rows = yield* attempts([Bind.text(id)])
+      yield* one(id, rows)
+      return rows.flatMap(toAttempt)
+    }),
+    checkpoint: Effect.fn("Inspect.checkpoint")(function*(id) {
+      const found = (yield* checkpoints([id])).get(id)
+      if (found === undefined) yield* one(id, yield* exists([Bind.text(id)]))
+      return found
+    }),
+    result: Effect.fn("Inspect.result")(function*(id) {
+      return toOpaque(yield* one(id, yield* result([Bind.text(id)])))
+    }),
+    progress: Effect.fn("Inspect.progress")(function*(id) {
+      return toProgress(yield* one(id, yield* progress([Bind.text(id)])))
+    }),
+    output: Effect.fn("Inspect.output")(function*(id) {
+      const row = yield* one(id, yield* output([Bind.text(id)]))
+      const opaque = toOpaque(row)
+      return opaque && { ...opaque, fence: toFence(row.fence), updatedAtMs: Number(row.updated_at_ms) }
+    }),
+    counts: Effect.fn("Inspect.counts")(function*(queue) {
+      return toCounts(yield* counts([Bind.text(queue ?? null), Bind.int(mostCounted), Bind.int(mostLookedAt)]))
+    }),
+    workers: Effect.map(workers([]), (rows) => rows.map(toWorker)).pipe(Effect.withSpan("Inspect.workers")),
+    unknownKinds: unknownKinds([]).pipe(Effect.withSpan("Inspect.unknownKinds"))
+  })
+})
+
+export const layer: Layer.Layer<Inspect, never, ControlSql> = Layer.effect(Inspect, make)
+
+const jobSql = `select j.id, j.kind, j.schema_version, j.state, j.queue, j.partition_key, j.priority, j.attempt,
+    j.max_attempts, j.crash_attempt, j.crash_limit, j.fence, j.fingerprint, j.tags, j.enqueued_at_ms, j.scheduled_at_ms,
+    j.deadline_at_ms, j.claimed_at_ms, j.finished_at_ms, j.lease_expires_at_ms, j.worker, j.orphaned, j.reason
+  from headgate.job j where j.id = $1`
+
+/** At least one row for a job that exists. Its success, if any, is the newest attempt. */
+const attemptsSql = `select a.fence, a.worker, a.started_at_ms, a.ended_at_ms, a.outcome, a.error_tag, a.error_text
+  from headgate.job j left join headgate.attempt a on a.job_id = j.id where j.id = $1 and j.state <> 'completed'
+  union all
+  select a.* from headgate.job j cross join lateral (
+    select a.fence, a.worker, a.started_at_ms, a.ended_at_ms, a.outcome, a.error_tag, a.error_text
+      from headgate.attempt a where a.job_id = j.id
+    union all
+    select j.fence, j.last_worker, j.claimed_at_ms, j.finished_at_ms, 'success', null, null
+  ) a where j.id = $1 and j.state = 'completed'
+  order by fence`
+
+/**
+ * Available jobs by their lanes, waiting ones by due time, running ones by worker, completed and cancelled ones by
+ * eviction, the rest by the index of what rests: each up to a limit. is_cut: there may be more.
+ */
+const countsSql = `with delayed as (
+    select j.state, j.queue from headgate.job j
+    where j.state in ('scheduled', 'retryable') order by j.scheduled_at_ms limit $3
+  ), running as (
+    select j.queue from headgate.job j where j.state = 'running' order by j.worker, j.crash_attempt limit $3
+  ), kept as (
+    select j.state, j.queue from headgate.job j where j.evict_at_ms is not null order by j.evict_at_ms desc limit $3
+  ), counted as (
+    select 'available' as state, count(*) as rows, false as is_cut from (
+      select from headgate.lane l cross join lateral (
+        select from headgate.job j where j.lane_id = l.id and j.state = 'available' limit $2
+      ) a where $1 is null or l.queue = $1 limit $2
+    ) a
+    union all
+    select d.state, count(*) filter (where $1 is null or d.queue = $1), (select count(*) from delayed) = $3
+      from delayed d group by d.state
+    union all
+    select 'running', count(*) filter (where $1 is null or r.queue = $1), count(*) = $3 from running r
+    union all
+    select k.state, count(*) filter (where $1 is null or k.queue = $1), (select count(*) from kept) = $3
+      from kept k where k.state in ('completed', 'cancelled') group by k.state
+    union all
+    select s.state, r.rows, false
+      from unnest(array['pending', 'archived', 'quarantined', 'undecodable']) s(state) cross join lateral (
+        select count(*) as rows from (
+          select from headgate.job j where j.state = s.state
+            and j.state in ('pending', 'archived', 'quarantined', 'undecodable') and ($1 is null or j.queue = $1) limit $2
+        ) j
+      ) r
+  )
+  select c.state, least(c.rows, $2)::int as count, c.is_cut or c.rows >= $2 as is_cut from counted c`
+
+const workersSql = `select w.id, w.queues, w.kinds, w.versions, w.capacity, w.running, w.started_at_ms, w.seen_at_ms,
+    w.seen_at_ms + w.lease_ms > headgate.now_ms() as is_live
+  from headgate.worker w order by w.id limit 10000`
+
+/** Lanes are few; each is asked for one available job. */
+const unknownKindsSql = `select distinct l.queue, l.kind, l.version from headgate.lane l
+  where exists (select from headgate.job j where j.lane_id = l.id and j.state = 'available')
+    and not exists (
+      select from headgate.worker w cross join unnest(w.kinds, w.versions) known(kind, version)
+      where w.seen_at_ms + w.lease_ms > (select headgate.now_ms()) and l.queue = any(w.queues)
+        and known.kind = l.kind and known.version >= l.version
+    )
+  order by l.queue, l.kind, l.version limit 1000`
+
+const toSummary = (row: JobRow): JobSummary => ({
+  id: row.id,
+  kind: row.kind,
+  schemaVersion: row.schema_version,
+  state: row.state,
+  queue: row.queue,
+  partitionKey: row.partition_key,
+  priority: row.priority,
+  attempt: row.attempt,
+  maxAttempts: row.max_attempts,
+  crashAttempt: row.crash_attempt,
+  crashLimit: row.crash_limit,
+  fence: Number(row.fence),
+  fingerprint: row.fingerprint,
+  tags: row.tags ?? [],
+  enqueuedAtMs: Number(row.enqueued_at_ms),
+  scheduledAtMs: Number(row.scheduled_at_ms),
+  deadlineAtMs: optionalNumber(row.deadline_at_ms),
+  claimedAtMs: optionalNumber(row.claimed_at_ms),
+  finishedAtMs: optionalNumber(row.finished_at_ms),
+  leaseExpiresAtMs: optionalNumber(row.lease_expires_at_ms),
+  worker: row.worker ?? undefined,
+  orphaned: row.orphaned,
+  reason: row.reason ?? undefined
+})
+
+const toAttempt = (row: AttemptRow): ReadonlyArray<AttemptRecord> =>
+  row.fence === null ? [] : [{
+    fence: Number(row.fence),
+    worker: row.worker ?? "",
+    startedAtMs: Number(row.started_at_ms),
+    endedAtMs: Number(row.ended_at_ms),
+    outcome: row.outcome ?? "",
+    errorTag: row.error_tag ?? undefined,
+    errorText: row.error_text ?? undefined
+  }]
+
+const toOpaque = ({ bytes, version }: OpaqueRow) =>
+  bytes === null || version === null ? undefined : { version, bytes }
+
+const toProgress = (row: ProgressRow) =>
+  row.fence === null ? undefined : {
+    current: Number(row.current),
+    total: Number(row.total),
+    message: row.message ?? undefined,
+    fence: toFence(row.fence),
+    updatedAtMs: Number(row.updated_at_ms)
+  }
+
+const toCounts = (rows: ReadonlyArray<CountRow>): StateCounts => {
+  const found = new Map(rows.map(({ count, state }) => [state, count]))
+  // SAFETY: the entries are one for each state.
+  const counts = Object.fromEntries(State.literals.map((state) => [state, found.get(state) ?? 0])) as Record<State, number>
+  return { counts, approximate: rows.some((row) => row.is_cut) }
+}
+
+const toWorker = (row: WorkerRow): WorkerMeta => ({
+  id: row.id,
+  queues: row.queues,
+  kinds: row.kinds.map((kind, index) => ({ kind, version: row.versions[index] ?? 0 })),
+  capacity: row.capacity,
+  running: row.running,
+  startedAtMs: Number(row.started_at_ms),
+  seenAtMs: Number(row.seen_at_ms),
+  isLive: row.is_live
+})
+
+const optionalNumber = (value: bigint | null): number | undefined => value === null ? undefined : Number(value)
+
+// SAFETY: a fence in the store is a whole number below 2^53.
+const toFence = (value: bigint | null): Fence => Number(value) as Fence
+
+interface JobRow {
+  readonly id: JobId
+  readonly kind: string
+  readonly schema_version: number
+  readonly state: State
+  readonly queue: string
+  readonly partition_key: string
+  readonly priority: number
+  readonly attempt: number
+  readonly max_attempts: number
+  readonly crash_attempt: number
+  readonly crash_limit: number
+  readonly fence: bigint
+  readonly fingerprint: string
+  readonly tags: ReadonlyArray<string> | null
+  readonly enqueued_at_ms: bigint
+  readonly scheduled_at_ms: bigint
+  readonly deadline_at_ms: bigint | null
+  readonly claimed_at_ms: bigint | null
+  readonly finished_at_ms: bigint | null
+  readonly lease_expires_at_ms: bigint | null
+  readonly worker: string | null
+  readonly orphaned: boolean
+  readonly reason: string | null
+}
+
+/** All null for a job without attempts. */
+interface AttemptRow {
+  readonly fence: bigint | null
+  readonly worker: string | null
+  readonly started_at_ms: bigint | null
+  readonly ended_at_ms: bigint | null
+  readonly outcome: string | null
+  readonly error_tag: string | null
+  readonly error_text: string | null
+}
+
+interface OpaqueRow {
+  readonly version: number | null
+  readonly bytes: Uint8Array | null
+}
+
+interface ProgressRow {
+  readonly current: bigint | null
+  readonly total: bigint | null
+  readonly message: string | null
+  readonly fence: bigint | null
+  readonly updated_at_ms: bigint | null
+}
+
+interface CountRow {
+  readonly state: State
+  readonly count: number
+  readonly is_cut: boolean
+}
+
+interface WorkerRow {
+  readonly id: string
+  readonly queues: ReadonlyArray<string>
+  readonly kinds: ReadonlyArray<string>
+  readonly versions: ReadonlyArray<number>
+  readonly capacity: number
+  readonly running: number
+  readonly started_at_ms: bigint
+  readonly seen_at_ms: bigint
+  readonly is_live: boolean
+}

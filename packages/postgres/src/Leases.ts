@@ -1,0 +1,199 @@
+/**
+ * Renewal and settlement of leases. Successes go through one plain statement, every other outcome through the SQL
+ * function `settle`; each row is checked against lease id and fence by the statement that writes it. What matched no row
+ * is looked up afterwards: an earlier settlement whose answer was lost counts as applied.
+ */
+import type { JobId, LeaseRef } from "@headgate/core/Ids"
+import { Leases, type LostLease, type Settled, type Settlement } from "@headgate/core/Leases"
+import type { OutcomeResult } from "@headgate/core/Outcome"
+import type { State } from "@headgate/core/State"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import { Announcer } from "./Announcer.ts"
+import * as Bind from "./Bind.ts"
+import { ControlSql } from "./ControlSql.ts"
+import * as SettleRows from "./SettleRows.ts"
+
+/**
+ * Ends attempts with success: the row goes, with all that belongs to it, or keeps its result for its retention.
+ * Parameters: job ids, lease ids, fences, result versions, results.
+ */
+export const successSql = `with item as (
+    select * from unnest($1, $2, $3, $4, $5) as i(job_id, lease_id, fence, version, result)
+  ), removed as (
+    delete from headgate.job j using item i
+    where j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence and j.retention_ms = 0
+    returning j.id, j.fence, j.has_steps, j.has_reports
+  ), kept as (
+    update headgate.job j set state = 'completed', reason = null, result = i.result, result_version = i.version,
+      finished_at_ms = clock.now, evict_at_ms = clock.now + j.retention_ms, last_lease_id = j.lease_id,
+      last_worker = j.worker, lease_id = null, lease_expires_at_ms = null, worker = null
+    from item i, (select headgate.now_ms() as now offset 0) clock
+    where j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence and j.retention_ms > 0
+    returning j.id
+  ), removed_steps as (
+    delete from headgate.step s where s.job_id = any(array(select r.id from removed r where r.has_steps))
+  ), removed_attempts as (
+    delete from headgate.attempt a where a.job_id = any(array(select r.id from removed r where r.fence > 1))
+  ), removed_progress as (
+    delete from headgate.progress p where p.job_id = any(array(select r.id from removed r where r.has_reports))
+  ), removed_output as (
+    delete from headgate.output o where o.job_id = any(array(select r.id from removed r where r.has_reports))
+  )
+  select r.id as job_id, 'deleted' as state from removed r union all select k.id, 'completed' from kept k`
+
+export const successParams = (
+  items: ReadonlyArray<{ readonly lease: LeaseRef; readonly result: OutcomeResult | undefined }>
+): ReadonlyArray<unknown> => {
+  const hasResults = items.some(({ result }) => result !== undefined)
+  return [
+    ...leaseParams(items.map(({ lease }) => lease)),
+    // Shorter arrays are filled up with nulls.
+    Bind.ints(hasResults ? items.map(({ result }) => result?.version ?? null) : []),
+    Bind.bytes(hasResults ? items.map(({ result }) => result?.bytes ?? null) : [])
+  ]
+}
+
+/** Job ids, lease ids and fences, in that order. */
+export const leaseParams = (leases: ReadonlyArray<LeaseRef>): ReadonlyArray<unknown> => [
+  Bind.texts(leases.map(({ jobId }) => jobId)),
+  Bind.uuids(leases.map(({ leaseId }) => leaseId)),
+  Bind.bigints(leases.map(({ fence }) => fence))
+]
+
+/** Parameters: `leaseParams` and the lease's length. Answers the leases that are no longer current. */
+export const renewSql = "select * from headgate.renew($1, $2, $3, $4)"
+
+const make = Effect.gen(function*() {
+  const { statement } = yield* ControlSql
+  const announcer = yield* Announcer
+  const renew = statement<{ job_id: JobId; reason: LostLease["reason"] }>("Leases.renew", renewSql)
+  const succeed = statement<SettledRow>("Leases.settle", successSql)
+  const settle = statement<SettledRow>(
+    "Leases.settle",
+    "select * from headgate.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+  )
+  const lookUp = statement<LookUpRow>(
+    "Leases.settle",
+    `select j.id as job_id, j.state, i.lease_id::text, i.fence,
+      coalesce(j.last_lease_id = i.lease_id and j.fence = i.fence, false) or exists (select from headgate.attempt a
+        where a.job_id = i.job_id and a.fence = i.fence and a.lease_id = i.lease_id) as is_ours
+    from unnest($1, $2, $3) as i(job_id, lease_id, fence) join headgate.job j on j.id = i.job_id`
+  )
+  const unanswered = new Unanswered()
+
+  const apply = Effect.fnUntraced(function*(items: ReadonlyArray<Settlement>) {
+    const write = isSuccess(items[0]) ? succeed(successParams(items.map(toSuccess))) : settle(SettleRows.params(items))
+    const rows = yield* Effect.tapError(write, () => Effect.sync(() => unanswered.add(items)))
+    const freed = rows.filter((row) => row.state === "available").map((row) => row.queue ?? "")
+    if (freed.length > 0) yield* announcer.announce([...new Set(freed)])
+    return rows
+  })
+
+  const resolve = Effect.fnUntraced(function*(items: ReadonlyArray<Settlement>, answers: Map<string, Settled>) {
+    const rows = yield* lookUp(leaseParams(items.map(({ lease }) => lease)))
+    const found = new Map(rows.map((row) => [keyOf(row.job_id, row.lease_id, row.fence), row]))
+    for (const item of items) {
+      const key = keyOfLease(item.lease)
+      answers.set(key, decide(item, found.get(key), unanswered.has(key)))
+    }
+  })
+
+  /** Fills in an answer for each lease of the batch. Of one job, each lease has a round of its own. */
+  const settleAll = Effect.fnUntraced(function*(batch: ReadonlyArray<Settlement>, answers: Map<string, Settled>) {
+    for (let left = batch; left.length > 0;) {
+      const { first, others } = SettleRows.split(left)
+      const work = Effect.forEach(SettleRows.statements(first), apply, { concurrency: 2 })
+      const states = new Map((yield* Effect.uninterruptible(work)).flat().map((row) => [row.job_id, row.state]))
+      const open: Array<Settlement> = []
+      for (const item of first) {
+        const state = states.get(item.lease.jobId)
+        if (state === undefined) open.push(item)
+        else answers.set(keyOfLease(item.lease), applied(item.lease.jobId, state))
+      }
+      if (open.length > 0) yield* resolve(open, answers)
+      left = others
+    }
+  })
+
+  return Leases.of({
+    renew: Effect.fn("Leases.renew")(function*(leases, leaseMs) {
+      if (leases.length === 0) return { lost: [] }
+      const rows = yield* renew([...leaseParams(leases), Bind.bigint(leaseMs)])
+      return { lost: rows.map((row) => ({ jobId: row.job_id, reason: row.reason })) }
+    }),
+    settle: Effect.fn("Leases.settle")(function*(batch) {
+      const answers = new Map<string, Settled>()
+      yield* settleAll(batch, answers)
+      unanswered.forget(batch)
+      return batch.map(({ lease }) => answers.get(keyOfLease(lease)) ?? rejected(lease.jobId, "missing"))
+    })
+  })
+})
+
+export const layer: Layer.Layer<Leases, never, ControlSql | Announcer> = Layer.effect(Leases, make)
+
+const isSuccess = (item: Settlement | undefined): boolean => item?.outcome._tag === "Success"
+
+const toSuccess = ({ lease, outcome }: Settlement) => ({
+  lease,
+  result: outcome._tag === "Success" ? outcome.result : undefined
+})
+
+/** A row that is gone was deleted by this settlement if an earlier try of it got no answer. */
+const decide = (item: Settlement, row: LookUpRow | undefined, isUnanswered: boolean): Settled => {
+  const { jobId } = item.lease
+  if (row !== undefined) {
+    return row.is_ours ? applied(jobId, row.state) : rejected(jobId, row.state)
+  }
+  return isUnanswered ? applied(jobId, "deleted") : rejected(jobId, "missing")
+}
+
+const applied = (jobId: JobId, state: State | "deleted"): Settled => ({ _tag: "Applied", jobId, state })
+
+const rejected = (jobId: JobId, state: State | "missing"): Settled => ({ _tag: "Rejected", jobId, state })
+
+const keyOfLease = ({ fence, jobId, leaseId }: LeaseRef): string => keyOf(jobId, leaseId, fence)
+
+const keyOf = (jobId: string, leaseId: string, fence: number | bigint): string => `${fence} ${leaseId} ${jobId}`
+
+/** Settlements that may have deleted their row although their answer was lost; only the newest are remembered. */
+class Unanswered {
+  readonly keys = new Set<string>()
+  readonly limit = 20_000
+
+  add(items: ReadonlyArray<Settlement>): void {
+    for (const { lease, outcome } of items) {
+      if (outcome._tag === "Success" || outcome._tag === "Revoke") {
+        this.keys.add(keyOfLease(lease))
+      }
+    }
+    for (const key of this.keys) {
+      if (this.keys.size <= this.limit) break
+      this.keys.delete(key)
+    }
+  }
+
+  has(key: string): boolean {
+    return this.keys.has(key)
+  }
+
+  forget(items: ReadonlyArray<Settlement>): void {
+    if (this.keys.size === 0) return
+    for (const { lease } of items) this.keys.delete(keyOfLease(lease))
+  }
+}
+
+interface SettledRow {
+  readonly job_id: JobId
+  readonly state: State | "deleted"
+  readonly queue?: string
+}
+
+interface LookUpRow {
+  readonly job_id: JobId
+  readonly state: State
+  readonly lease_id: string
+  readonly fence: bigint
+  readonly is_ours: boolean
+}

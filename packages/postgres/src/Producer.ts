@@ -1,0 +1,184 @@
+/**
+ * New jobs, stored by one statement on the application's client, inside its open transaction if there is one. What the
+ * statement passed over is looked at afterwards: an equal job is there already, something stands in the way, or a rival
+ * has gone meanwhile and the rest is tried again. Whatever the answer, all jobs of the call are stored or none.
+ */
+import * as PgClient from "@effect/sql-pg/PgClient"
+import { validateEnqueue } from "@headgate/core/EnqueueGuard"
+import { type Envelope, enqueueQueue, sameJobContent } from "@headgate/core/Envelope"
+import { fingerprint } from "@headgate/core/Fingerprint"
+import type { JobId } from "@headgate/core/Ids"
+import { type Enqueued, Producer } from "@headgate/core/Producer"
+import { Duplicate, IdConflict, StoreUnavailable } from "@headgate/core/Refusals"
+import type { State } from "@headgate/core/State"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import type * as SqlError from "effect/sql/SqlError"
+import { ambient, foreignTransaction } from "./Ambient.ts"
+import { Announcer } from "./Announcer.ts"
+import * as Bind from "./Bind.ts"
+import { ControlSql, inSchema, isConflict, sqlState, toUnavailable } from "./ControlSql.ts"
+import { insertParams, insertSql, obstaclesSql, uniqueKey } from "./EnqueueRows.ts"
+import * as Lanes from "./Lanes.ts"
+
+const operation = "Producer.enqueue"
+
+const make = Effect.gen(function*() {
+  const application = yield* PgClient.PgClient
+  const { schema, statement } = yield* ControlSql
+  const announcer = yield* Announcer
+  const lanes = Lanes.make(statement)
+  const client = application.withoutTransforms()
+  const insertText = inSchema(schema, insertSql)
+  const obstaclesText = inSchema(schema, obstaclesSql)
+  const removeText = inSchema(schema, "delete from headgate.job j where j.id = any($1)")
+
+  /** Stores all of `jobs` and answers which are not due yet; or stores none and answers undefined. */
+  const insert = Effect.fnUntraced(function*(jobs: ReadonlyArray<Envelope>, isOwn: boolean) {
+    const [row] = yield* client.unsafe<InsertRow>(insertText, insertParams(jobs, !isOwn))
+    if (row === undefined || row.stored === jobs.length) return new Set(row?.later)
+    // In the caller's transaction a failing statement would end it: the part is taken back instead.
+    if (row.part.length > 0) yield* client.unsafe(removeText, [Bind.texts(row.part)])
+    return undefined
+  })
+
+  const obstacles = (jobs: ReadonlyArray<Envelope>) =>
+    client.unsafe<ObstacleRow>(obstaclesText, [
+      Bind.texts(jobs.map(({ id }) => id)),
+      Bind.bytes(jobs.flatMap((job) => uniqueKey(job) ?? []))
+    ])
+
+  const store = Effect.fnUntraced(function*(batch: ReadonlyArray<Envelope>, isOwn: boolean) {
+    const answers = new Map<string, Enqueued>()
+    const startedAt = performance.now()
+    let jobs = batch
+    let lostAnswer = false
+    for (let round = 1; round <= MAX_ROUNDS; round++) {
+      yield* lanes.ensure(jobs)
+      const twin = findTwin(jobs)
+      // A first round without an insert shows whether the earlier twin is a finished job that was sent again.
+      if (twin !== undefined && round > 1) return yield* duplicate(twin.of, batch.indexOf(twin.job))
+      if (twin === undefined) {
+        const tried = yield* Effect.result(insert(jobs, isOwn))
+        if (tried._tag === "Failure" && isLost(tried.failure) && !isOwn && !lostAnswer) {
+          lostAnswer = true
+          continue
+        }
+        if (tried._tag === "Failure" && (isOwn || !isPassedOver(tried.failure))) return yield* Effect.fail(tried.failure)
+        if (tried._tag === "Success" && tried.success !== undefined) {
+          for (const job of jobs) answers.set(job.id, created(job, tried.success.has(job.id)))
+          return answers
+        }
+      }
+      const rows = yield* obstacles(jobs)
+      // The statement was sent twice: what this call stored before is not an older job.
+      const ownAge = lostAnswer ? performance.now() - startedAt + 1000 : -1
+      const left = yield* judge(batch, jobs, rows, ownAge, answers)
+      if (left.length === 0) return answers
+      if (left.length === jobs.length) lanes.forget(jobs)
+      jobs = left
+    }
+    return yield* new StoreUnavailable({ operation, message: isOwn ? OLD_SNAPSHOT : "other producers were faster each time" })
+  })
+
+  return Producer.of({
+    enqueue: Effect.fn("Producer.enqueue")(function*(batch) {
+      yield* Effect.fromResult(validateEnqueue(batch))
+      const transaction = yield* ambient(application)
+      if (transaction === "foreign") return yield* foreignTransaction(operation)
+      const answers = yield* Effect.catchTag(store(batch, transaction === "own"), "SqlError", toUnavailable(operation))
+      const ready = batch.filter(({ id }) => isReady(answers.get(id))).map(({ queue }) => enqueueQueue(queue))
+      if (ready.length > 0) yield* application.afterCommit(announcer.announce([...new Set(ready)]))
+      return batch.flatMap(({ id }) => answers.get(id) ?? [])
+    })
+  })
+})
+
+export const layer: Layer.Layer<Producer, never, ControlSql | Announcer | PgClient.PgClient> = Layer.effect(Producer, make)
+
+/** Records equal jobs that are there already, fails on what stands in the way, and answers the jobs still to be stored. */
+const judge = Effect.fnUntraced(function*(
+  batch: ReadonlyArray<Envelope>,
+  jobs: ReadonlyArray<Envelope>,
+  rows: ReadonlyArray<ObstacleRow>,
+  ownAge: number,
+  answers: Map<string, Enqueued>
+) {
+  const byId = new Map(rows.filter((row) => row.key === null).map((row) => [row.id as string, row]))
+  const byKey = new Map(rows.flatMap((row) => row.key === null ? [] : [[keyText(row.key), row] as const]))
+  const left: Array<Envelope> = []
+  for (const job of jobs) {
+    const row = byId.get(job.id)
+    if (row !== undefined) {
+      const content = { ...job, fingerprint: job.fingerprint ?? (yield* fingerprint(job.kind, job.payload)) }
+      if (!sameJobContent(content, row)) return yield* new IdConflict({ id: job.id, index: batch.indexOf(job) })
+      answers.set(job.id, { id: row.id, state: row.state, status: Number(row.age) <= ownAge ? "created" : "existing" })
+      continue
+    }
+    const key = uniqueKey(job)
+    const holder = key === undefined ? undefined : byKey.get(keyText(key))
+    if (holder !== undefined) return yield* duplicate(holder.id, batch.indexOf(job))
+    left.push(job)
+  }
+  return left
+})
+
+const created = (job: Envelope, isLater: boolean): Enqueued => ({
+  // SAFETY: the guard has checked the id.
+  id: job.id as JobId,
+  state: job.pending ? "pending" : isLater ? "scheduled" : "available",
+  status: "created"
+})
+
+const duplicate = (existingId: string, index: number): Duplicate => new Duplicate({ existingId, replaced: false, index })
+
+/** The first job of the batch whose unique key an earlier one has as well. */
+const findTwin = (jobs: ReadonlyArray<Envelope>): { readonly job: Envelope; readonly of: string } | undefined => {
+  const holders = new Map<string, string>()
+  for (const job of jobs) {
+    const key = uniqueKey(job)
+    if (key === undefined) continue
+    const of = holders.get(keyText(key))
+    if (of !== undefined) return { job, of }
+    holders.set(keyText(key), job.id)
+  }
+  return undefined
+}
+
+const isReady = (answer: Enqueued | undefined): boolean => answer?.status === "created" && answer.state === "available"
+
+/** Nothing was stored, and another look or another try will tell more. */
+const isPassedOver = (error: SqlError.SqlError): boolean => sqlState(error) === PARTIAL || isConflict(error)
+
+/** The connection ended before the answer came: the statement may have been applied. */
+const isLost = (error: SqlError.SqlError): boolean => {
+  const state = sqlState(error)
+  return state === undefined ? error.reason._tag === "ConnectionError" : /^(08|57P0)/.test(state)
+}
+
+/** The bytes as a string of the same length, to compare by. */
+const keyText = (bytes: Uint8Array): string => {
+  let text = ""
+  for (const byte of bytes) text += String.fromCharCode(byte)
+  return text
+}
+
+const PARTIAL = "HG001"
+const MAX_ROUNDS = 20
+const OLD_SNAPSHOT = "the open transaction cannot see what was committed meanwhile; repeat the whole transaction"
+
+interface InsertRow {
+  readonly stored: number
+  readonly later: ReadonlyArray<string>
+  readonly part: ReadonlyArray<string>
+}
+
+interface ObstacleRow {
+  readonly id: JobId
+  readonly kind: string
+  readonly queue: string
+  readonly fingerprint: string
+  readonly state: State
+  readonly key: Uint8Array | null
+  readonly age: bigint
+}

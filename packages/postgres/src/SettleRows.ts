@@ -1,0 +1,81 @@
+/** Settlements as statement parameters. What the database would refuse is repaired here, so no item sinks its batch. */
+import { MAX_ERROR_MESSAGE_BYTES, MAX_ERROR_TAG_BYTES, MAX_ERROR_TEXT_BYTES } from "@headgate/core/ErrorText"
+import type { Settlement } from "@headgate/core/Leases"
+import { MAX_DURATION_MS } from "@headgate/core/Millis"
+import { type Outcome, type OutcomeError, outcomeName } from "@headgate/core/Outcome"
+import { cutUtf8, toStorableText } from "@headgate/core/Text"
+import * as Bind from "./Bind.ts"
+
+/** The first settlement of each job, and those that name the same job under another lease. Repeats are left out. */
+export const split = (batch: ReadonlyArray<Settlement>): {
+  readonly first: ReadonlyArray<Settlement>
+  readonly others: ReadonlyArray<Settlement>
+} => {
+  const seen = new Map<string, Settlement["lease"]>()
+  const others: Array<Settlement> = []
+  const first = batch.filter((item) => {
+    const { fence, jobId, leaseId } = item.lease
+    const lease = seen.get(jobId)
+    if (lease === undefined) seen.set(jobId, item.lease)
+    else if (lease.fence !== fence || lease.leaseId !== leaseId) others.push(item)
+    return lease === undefined
+  })
+  return { first, others }
+}
+
+/** Successes apart from the rest, in pieces of a size that one statement carries well. */
+export const statements = (items: ReadonlyArray<Settlement>): ReadonlyArray<ReadonlyArray<Settlement>> => {
+  const pieces: Array<Array<Settlement>> = []
+  const open = { success: { items: [] as Array<Settlement>, bytes: 0 }, other: { items: [] as Array<Settlement>, bytes: 0 } }
+  for (const item of items) {
+    const piece = item.outcome._tag === "Success" ? open.success : open.other
+    const bytes = bytesOf(item.outcome)
+    if (piece.items.length === MAX_ITEMS || (piece.items.length > 0 && piece.bytes + bytes > MAX_BYTES)) {
+      pieces.push(piece.items)
+      piece.items = []
+      piece.bytes = 0
+    }
+    piece.items.push(item)
+    piece.bytes += bytes
+  }
+  for (const { items } of [open.success, open.other]) if (items.length > 0) pieces.push(items)
+  return pieces
+}
+
+/** The parameters of the SQL function `settle`. */
+export const params = (items: ReadonlyArray<Settlement>): ReadonlyArray<unknown> => {
+  const errors = items.map(({ outcome }) => errorOf(outcome))
+  return [
+    Bind.texts(items.map(({ lease }) => lease.jobId)),
+    Bind.uuids(items.map(({ lease }) => lease.leaseId)),
+    Bind.bigints(items.map(({ lease }) => lease.fence)),
+    Bind.texts(items.map(({ outcome }) => outcomeName(outcome))),
+    Bind.bigints(items.map(({ outcome }) => delayOf(outcome))),
+    Bind.texts(items.map(({ outcome }) => "reason" in outcome ? bounded(outcome.reason, MAX_ERROR_MESSAGE_BYTES) : null)),
+    Bind.texts(errors.map((error) => bounded(error?.tag, MAX_ERROR_TAG_BYTES))),
+    Bind.texts(errors.map((error) => bounded(error?.message, MAX_ERROR_MESSAGE_BYTES))),
+    Bind.texts(errors.map((error) => bounded(error?.text, MAX_ERROR_TEXT_BYTES))),
+    Bind.bytes(errors.map((error) => error?.encoded ?? null))
+  ]
+}
+
+const errorOf = (outcome: Outcome): OutcomeError | undefined => "error" in outcome ? outcome.error : undefined
+
+/** A delay that is no number is a second; any other is brought into the range of what can be stored. */
+const delayOf = (outcome: Outcome): number | null => {
+  const delay = "delayMs" in outcome ? outcome.delayMs : undefined
+  if (delay === undefined) return null
+  return Number.isNaN(delay) ? 1000 : Math.min(Math.max(Math.round(delay), 0), MAX_DURATION_MS)
+}
+
+const bounded = (text: string | undefined, maxBytes: number): string | null =>
+  text === undefined ? null : cutUtf8(toStorableText(text), maxBytes)
+
+const bytesOf = (outcome: Outcome): number => {
+  if (outcome._tag === "Success") return outcome.result?.bytes.length ?? 0
+  const error = errorOf(outcome)
+  return error === undefined ? 0 : error.text.length + (error.encoded?.length ?? 0)
+}
+
+const MAX_ITEMS = 5000
+const MAX_BYTES = 8_388_608

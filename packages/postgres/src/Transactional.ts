@@ -1,0 +1,177 @@
+/**
+ * The application's writes and the job's own record in one transaction of the application's client. The lease is
+ * verified last, by the write that locks the job's row until the commit. A commit whose answer is lost is looked up
+ * before anything is answered, so a body that took effect never runs again.
+ */
+import * as PgClient from "@effect/sql-pg/PgClient"
+import type { LeaseRef } from "@headgate/core/Ids"
+import { type ForeignTransaction, LeaseRejected, StoreUnavailable } from "@headgate/core/Refusals"
+import { type OnceWrite, Transactional } from "@headgate/core/Transactional"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import type * as SqlError from "effect/sql/SqlError"
+import { ambient, foreignTransaction } from "./Ambient.ts"
+import * as Bind from "./Bind.ts"
+import { checkStep } from "./Checkpoints.ts"
+import { ControlSql, inSchema, rollbackFaults, toUnavailable } from "./ControlSql.ts"
+import { successParams, successSql } from "./Leases.ts"
+
+const claimSql = `insert into headgate.effect (key, job_id, step, fence, recorded_at_ms)
+  values ($1, $2, $3, $4, headgate.now_ms()) on conflict do nothing returning 1 as one`
+
+const readSql = "select e.result, e.job_id, e.step, e.fence from headgate.effect e where e.key = $1"
+
+/** Verifies and extends the lease, and records the step; with `$8` null the key keeps the result it has. */
+const recordSql = `with held as (
+    update headgate.job j set lease_expires_at_ms = (select headgate.now_ms()) + $4, has_steps = true,
+      in_progress_step = case when $7::text is not null then $7 when j.in_progress_step = $5 then null
+        else j.in_progress_step end
+    where j.id = $1 and j.lease_id = $2 and j.fence = $3
+    returning j.id, j.fence
+  ), recorded as (
+    insert into headgate.step (job_id, fence, step, kind, position, result, recorded_at_ms)
+    select h.id, h.fence, $5, 'once', $6, $8, headgate.now_ms() from held h
+    on conflict do nothing
+  ), kept as (
+    update headgate.effect e set result = $8
+    where e.key = $9 and $8::bytea is not null and exists (select from held)
+  )
+  select 1 as one from held`
+
+const stateSql = "select j.state from headgate.job j where j.id = $1"
+
+/** A body's own failure, kept apart from the faults of the transaction around it. */
+class BodyFailure<E> {
+  readonly _tag = "BodyFailure"
+  readonly error: E
+  constructor(error: E) {
+    this.error = error
+  }
+}
+
+const make = Effect.gen(function*() {
+  const application = yield* PgClient.PgClient
+  const { schema, statement } = yield* ControlSql
+  const client = application.withoutTransforms()
+  const run = <Row extends object>(sql: string) => {
+    const text = inSchema(schema, sql)
+    return (params: ReadonlyArray<unknown>) => client.unsafe<Row>(text, params)
+  }
+  const claim = run(claimSql)
+  const read = run<EffectRow>(readSql)
+  const record = run(recordSql)
+  const succeed = run<{ state: string }>(successSql)
+  const state = run<{ state: string }>(stateSql)
+  const lockJob = statement("Transactional", "select 1 as one from headgate.job j where j.id = $1 for no key update")
+  const readEffect = statement<EffectRow>("Transactional.once", readSql)
+  const readJob = statement<{ is_ours: boolean }>(
+    "Transactional.complete",
+    `select coalesce(j.last_lease_id = $2 and j.fence = $3, false) as is_ours from headgate.job j where j.id = $1`
+  )
+
+  const rejected = ({ jobId }: LeaseRef) =>
+    Effect.flatMap(state([Bind.text(jobId)]), ([job]) => new LeaseRejected({ jobId, state: job?.state ?? "missing" }))
+
+  /** Verifies the lease by the write itself; refused, the transaction rolls back. */
+  const recordStep = (write: OnceWrite, result: Uint8Array | undefined, key: string | null) =>
+    Effect.flatMap(record(recordParams(write, result, key)), (rows) => rows.length === 0 ? rejected(write.lease) : Effect.void)
+
+  /** In doubt the transaction may still be open on the server: its lock on the job's row is waited for. */
+  const settled = <A>(lease: LeaseRef, check: Effect.Effect<A, StoreUnavailable>) =>
+    Effect.uninterruptible(Effect.andThen(lockJob([Bind.text(lease.jobId)]), check))
+
+  return Transactional.of({
+    once: Effect.fn("Transactional.once")(function*<A, E, R>(
+      write: OnceWrite,
+      body: Effect.Effect<A, E, R>,
+      encode: (value: A) => Effect.Effect<Uint8Array | undefined, E>
+    ) {
+      checkStep(write.step)
+      const { effectKey, lease, step } = write
+      const attempt = Effect.gen(function*() {
+        const claimed = yield* claim([Bind.text(effectKey), Bind.text(lease.jobId), Bind.text(step), Bind.bigint(lease.fence)])
+        if (claimed.length === 0) {
+          const [known] = yield* read([Bind.text(effectKey)])
+          if (known === undefined) return yield* new StoreUnavailable({ operation: ONCE, message: OLD_SNAPSHOT })
+          yield* recordStep(write, known.result ?? undefined, null)
+          return { _tag: "Already" as const, result: known.result ?? undefined }
+        }
+        const value = yield* Effect.mapError(body, (error) => new BodyFailure(error))
+        const result = yield* Effect.mapError(encode(value), (error) => new BodyFailure(error))
+        yield* recordStep(write, result, effectKey)
+        return { _tag: "Committed" as const, value }
+      })
+      const isStored = Effect.map(readEffect([Bind.text(effectKey)]), ([row]) =>
+        row !== undefined && row.job_id === lease.jobId && row.step === step && Number(row.fence) === lease.fence)
+      return yield* transact(ONCE, attempt, () => settled(lease, isStored))
+    }),
+    complete: Effect.fn("Transactional.complete")(function*<A, E, R>(
+      lease: LeaseRef,
+      body: Effect.Effect<A, E, R>,
+      encode: (value: A) => Effect.Effect<{ readonly version: number; readonly bytes: Uint8Array } | undefined, E>
+    ) {
+      const attempt = Effect.gen(function*() {
+        const value = yield* Effect.mapError(body, (error) => new BodyFailure(error))
+        const result = yield* Effect.mapError(encode(value), (error) => new BodyFailure(error))
+        const rows = yield* succeed(successParams([{ lease, result }]))
+        if (rows.length === 0) return yield* rejected(lease)
+        return value
+      })
+      const params = [Bind.text(lease.jobId), Bind.uuid(lease.leaseId), Bind.bigint(lease.fence)]
+      // Nothing but a success, this one, deletes a row that was running under this lease.
+      const isStored = Effect.map(readJob(params), ([job]) => job === undefined || job.is_ours)
+      return yield* transact(COMPLETE, attempt, () => settled(lease, isStored))
+    })
+  })
+
+  function transact<A, E, R>(
+    operation: string,
+    attempt: Effect.Effect<A, BodyFailure<E> | SqlError.SqlError | LeaseRejected | StoreUnavailable, R>,
+    isCommitted: () => Effect.Effect<boolean, StoreUnavailable>
+  ): Effect.Effect<A, E | LeaseRejected | ForeignTransaction | StoreUnavailable, R> {
+    return Effect.gen(function*() {
+      if ((yield* ambient(application)) !== "none") return yield* foreignTransaction(operation)
+      let atCommit: { readonly value: A } | undefined
+      const transaction = rollbackFaults(client.withTransaction(Effect.tap(attempt, (value) =>
+        Effect.sync(() => {
+          atCommit = { value }
+        }))))
+      return yield* Effect.catch(transaction, (failure) => {
+        if (failure._tag !== "SqlError") return Effect.fail(failure)
+        const unavailable = toUnavailable(operation)(failure)
+        const end = atCommit
+        if (end === undefined) return unavailable
+        return Effect.flatMap(isCommitted(), (isCommitted) => isCommitted ? Effect.succeed(end.value) : unavailable)
+      })
+    }).pipe(Effect.catchTag("BodyFailure", (failure) => Effect.fail(failure.error)))
+  }
+})
+
+export const layer: Layer.Layer<Transactional, never, ControlSql | PgClient.PgClient> = Layer.effect(Transactional, make)
+
+const recordParams = (
+  { lease, leaseMs, mark, position, step }: OnceWrite,
+  result: Uint8Array | undefined,
+  key: string | null
+): ReadonlyArray<unknown> => [
+  Bind.text(lease.jobId),
+  Bind.uuid(lease.leaseId),
+  Bind.bigint(lease.fence),
+  Bind.bigint(leaseMs),
+  Bind.text(step),
+  Bind.int(position),
+  Bind.text(mark ?? null),
+  Bind.bytea(result ?? null),
+  Bind.text(key)
+]
+
+const ONCE = "Transactional.once"
+const COMPLETE = "Transactional.complete"
+const OLD_SNAPSHOT = "the transaction's snapshot is older than the claimed effect key; repeat it"
+
+interface EffectRow {
+  readonly result: Uint8Array | null
+  readonly job_id: string
+  readonly step: string
+  readonly fence: bigint
+}

@@ -1,0 +1,129 @@
+/**
+ * Hears announcements of new work by LISTEN, on a connection of its own for each subscription. The connection is made
+ * again for ever when it is lost, also when it is lost in silence: it is probed, and given up within 15 seconds.
+ *
+ * Without LISTEN (settings `listen: false`, or a pooler in transaction mode) a subscription never emits.
+ */
+import * as PgConnection from "@effect/sql-pg/PgConnection"
+import { Wakeups } from "@headgate/core/Wakeups"
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Layer from "effect/Layer"
+import * as Queue from "effect/Queue"
+import * as Scope from "effect/Scope"
+import { SqlError, UnknownError } from "effect/sql/SqlError"
+import * as Stream from "effect/Stream"
+import { channelOf } from "./Announcer.ts"
+import * as Bind from "./Bind.ts"
+import { ControlSql } from "./ControlSql.ts"
+import { PostgresSettings } from "./Settings.ts"
+
+/** A probe every 4 s, answered within 3 s; a statement without an answer takes up to 5 s more to be given up. */
+const probeEveryMillis = 4000
+const probeTimeoutMillis = 3000
+const firstPauseMillis = 50
+const longestPauseMillis = 2000
+
+const make = Effect.gen(function*() {
+  const { client, schema } = yield* ControlSql
+  const { listen, transactionPooling } = yield* PostgresSettings
+  if (!listen || transactionPooling) return Wakeups.of({ subscribe: () => Stream.never })
+  const config: PgConnection.Config = {
+    ...client.config,
+    applicationName: "headgate listener",
+    keepAlive: "5 seconds",
+    multiplex: false,
+    prepare: false
+  }
+  const channel = channelOf(schema)
+  return Wakeups.of({
+    // Wake-ups that were not taken yet are one wake-up.
+    subscribe: (queues) =>
+      Stream.callback((wakeups) => listenForEver(config, channel, queues, wakeups), { bufferSize: 1, strategy: "sliding" })
+  })
+})
+
+export const layer: Layer.Layer<Wakeups, never, ControlSql> = Layer.effect(Wakeups, make)
+
+/** One warning an outage; the pause grows while connecting fails, and starts anew once LISTEN was confirmed. */
+const listenForEver = Effect.fnUntraced(function*(
+  config: PgConnection.Config,
+  channel: string,
+  queues: ReadonlyArray<string>,
+  wakeups: Queue.Enqueue<void, Cause.Done>
+) {
+  let failures = 0
+  const confirmed = Effect.suspend(() => {
+    const isBack = failures > 0
+    failures = 0
+    Queue.offerUnsafe(wakeups, undefined)
+    return isBack ? Effect.logInfo("Listening for new work again") : Effect.void
+  })
+  while (true) {
+    const exit = yield* Effect.exit(listenOnce(config, channel, queues, wakeups, confirmed))
+    if (failures === 0) {
+      yield* Effect.logWarning("The listener for new work lost its connection and will connect again", causeOf(exit))
+    }
+    const pause = Math.min(longestPauseMillis, firstPauseMillis * 2 ** Math.min(failures++, 10))
+    yield* Effect.sleep(pause * (0.5 + Math.random() / 2))
+  }
+})
+
+const causeOf = (exit: Exit.Exit<never, SqlError>): Cause.Cause<SqlError> =>
+  Exit.isFailure(exit) ? exit.cause : Cause.empty
+
+/** Ends only with the connection. */
+const listenOnce = (
+  config: PgConnection.Config,
+  channel: string,
+  queues: ReadonlyArray<string>,
+  wakeups: Queue.Enqueue<void, Cause.Done>,
+  confirmed: Effect.Effect<void>
+): Effect.Effect<never, SqlError> =>
+  Effect.scoped(Effect.gen(function*() {
+    const connection = yield* connect(config)
+    const hashes = yield* hashesOf(connection, queues)
+    const notifications = yield* connection.listen(channel)
+    yield* confirmed
+    const hear = Effect.map(Queue.take(notifications), ({ payload }) => {
+      if (hashes.has(payload)) Queue.offerUnsafe(wakeups, undefined)
+    })
+    return yield* Effect.raceFirst(Effect.forever(hear), probe(connection))
+  }))
+
+/**
+ * The pinned view of a new connection, on which statements may run beside LISTEN. The connection is closed before
+ * whatever is acquired through it: an UNLISTEN on a silent connection would wait for an answer.
+ */
+const connect = Effect.fnUntraced(function*(config: PgConnection.Config) {
+  const listeners = yield* Scope.make()
+  yield* Effect.addFinalizer((exit) => Scope.close(listeners, exit))
+  const connection = yield* PgConnection.make(config)
+  const pinned = yield* Scope.provide(connection.pin, listeners)
+  return {
+    query: pinned.query,
+    listen: (channel: string) => Scope.provide(pinned.listen(channel), listeners)
+  }
+})
+
+/** The server's own hash, as `Announcer` sends it. */
+const hashesOf = (
+  connection: Pick<PgConnection.PgConnection, "query">,
+  queues: ReadonlyArray<string>
+): Effect.Effect<ReadonlySet<unknown>, SqlError> =>
+  Effect.map(
+    connection.query("select hashtext(queue)::text as hash from unnest($1) queue", [Bind.texts(queues)]),
+    ({ rows }) => new Set(rows.map((row) => row["hash"]))
+  )
+
+const probe = (connection: Pick<PgConnection.PgConnection, "query">): Effect.Effect<never, SqlError> =>
+  connection.query("select 1").pipe(
+    Effect.timeoutOrElse({ duration: probeTimeoutMillis, orElse: () => Effect.fail(silence) }),
+    Effect.delay(probeEveryMillis),
+    Effect.forever
+  )
+
+const silence = new SqlError({
+  reason: new UnknownError({ cause: undefined, message: "the connection does not answer", operation: "probe" })
+})

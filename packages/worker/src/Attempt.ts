@@ -1,0 +1,96 @@
+/**
+ * One run of one job by this worker: the claim it came with, its lease as this process may believe in it, and why it
+ * ends. Shared by everything an attempt is given: the `Job` service, the steps, the reports.
+ */
+import type {
+  Claim,
+  InterruptionReason,
+  Outcome,
+  OutcomeName,
+  Registration,
+  State,
+  TaskDefinition,
+  TrackedLease
+} from "@headgate/core"
+import { monotonicMs } from "@headgate/core/Heartbeat"
+import * as Effect from "effect/Effect"
+import type * as Fiber from "effect/Fiber"
+
+/** Why an attempt ends before, or instead of, its handler's own answer. */
+export type Ending =
+  /** The handler chose it: snooze, skip, revoke... The worker settles it. */
+  | { readonly _tag: "Chosen"; readonly outcome: Outcome }
+  /** Ownership ended. Timeout, deadline and shutdown are settled; after the others there is nothing left to settle. */
+  | { readonly _tag: "Interrupted"; readonly reason: InterruptionReason }
+  /** The store settled it already (a durable sleep, a transactional completion). */
+  | { readonly _tag: "Settled"; readonly outcome: OutcomeName; readonly state: State | "deleted" }
+
+export interface Attempt {
+  readonly claim: Claim
+  readonly definition: TaskDefinition
+  readonly leaseMs: number
+  readonly tracked: TrackedLease
+  /** Set once; the first ending stands. */
+  readonly ending: Ending | undefined
+  /** Sets the ending if there is none, interrupts the attempt's root fiber and never returns. */
+  readonly end: (ending: Ending) => Effect.Effect<never>
+  /** No ending yet, and the lease is valid on this process's clock: a step may start. */
+  readonly isOwned: () => boolean
+}
+
+/** The attempt as the worker drives it. */
+export class LocalAttempt implements Attempt {
+  ending: Ending | undefined = undefined
+  fiber: Fiber.Fiber<unknown, unknown> | undefined = undefined
+  /** Monotonic; undefined while the claim waits in the buffer. */
+  startedAt: number | undefined = undefined
+  endedAt: number | undefined = undefined
+  /** When the handler must stop, and for which reason. */
+  dueAt = Number.POSITIVE_INFINITY
+  dueReason: "timeout" | "deadline" = "timeout"
+  /** When patience with a handler that was told to stop, or with its finalizers, is over. */
+  stuckAt = Number.POSITIVE_INFINITY
+  isInterrupted = false
+  /** How the handler ended, while the attempt's own finalizers run. */
+  outcome: Outcome | undefined = undefined
+  isClosing = false
+  isZombie = false
+  /** The lease was given back: nothing of this attempt is settled any more. */
+  isReleased = false
+  readonly claim: Claim
+  readonly registration: Registration
+  readonly leaseMs: number
+  readonly tracked: TrackedLease
+  /** Monotonic time at which the claim arrived here. */
+  readonly receivedAt: number
+
+  constructor(claim: Claim, registration: Registration, leaseMs: number, tracked: TrackedLease, receivedAt: number) {
+    this.claim = claim
+    this.registration = registration
+    this.leaseMs = leaseMs
+    this.tracked = tracked
+    this.receivedAt = receivedAt
+  }
+
+  get definition(): TaskDefinition {
+    return this.registration.definition
+  }
+
+  readonly isOwned = (): boolean => this.ending === undefined && this.tracked.validUntil() > monotonicMs()
+
+  readonly end = (ending: Ending): Effect.Effect<never> =>
+    Effect.suspend(() => {
+      this.interrupt(ending)
+      // Not `never`: inside an uninterruptible region that would hang for good.
+      return Effect.interrupt
+    })
+
+  /** False when the attempt was ending already. */
+  interrupt(ending: Ending): boolean {
+    if (this.ending !== undefined) return false
+    this.ending = ending
+    this.isInterrupted = true
+    this.fiber?.interruptUnsafe()
+    return true
+  }
+}

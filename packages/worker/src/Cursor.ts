@@ -1,0 +1,62 @@
+/** A step that loops: its body starts from the last position that was stored, and stores a new one as it goes. */
+import type { Codec } from "@headgate/core/Codec"
+import { Invalid } from "@headgate/core/Refusals"
+import type { SavePosition, StepCall, StepRefusal } from "@headgate/core/Step"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import { type AttemptSteps, describe, encodeWithin } from "./AttemptSteps.ts"
+
+type CursorCall<A, P> = StepCall<A> & { readonly position: Codec<P>; readonly initial: P }
+type CursorBody<A, P, E, R> = (position: P, save: SavePosition<P>) => Effect.Effect<A, E, R>
+
+export const runCursor = Effect.fnUntraced(function*<A, P, E, R>(
+  steps: AttemptSteps,
+  call: CursorCall<A, P>,
+  body: CursorBody<A, P, E, R>
+): Effect.fn.Return<A, E | StepRefusal, R> {
+  const { identity, record } = yield* steps.begin(call.name, call.key, "cursor")
+  if (record !== undefined) return yield* steps.recorded(identity, record.result, call)
+  // A job has room for one position.
+  if (steps.openCursor !== undefined) return yield* alreadyOpen(identity, steps.openCursor)
+  steps.openCursor = identity
+  return yield* Effect.ensuring(answer(steps, identity, call, body), Effect.sync(() => close(steps, identity)))
+})
+
+const answer = Effect.fnUntraced(function*<A, P, E, R>(
+  steps: AttemptSteps,
+  identity: string,
+  call: CursorCall<A, P>,
+  body: CursorBody<A, P, E, R>
+): Effect.fn.Return<A, E | StepRefusal, R> {
+  const position = yield* startOf(steps, identity, call)
+  yield* steps.mark(identity)
+  const save: SavePosition<P> = Effect.fnUntraced(function*(next) {
+    if (steps.openCursor !== identity) return yield* ended(identity)
+    const bytes = yield* encodeWithin(call.position, next, "position", `the position of cursor ${identity}`)
+    yield* steps.write({ cursor: { step: identity, bytes } })
+  })
+  const value = yield* body(position, save)
+  const result = yield* steps.encode(identity, call, value)
+  steps.openCursor = undefined
+  yield* steps.record(identity, "cursor", result)
+  return value
+})
+
+const startOf = <A, P>(steps: AttemptSteps, identity: string, call: CursorCall<A, P>): Effect.Effect<P> => {
+  if (steps.cursor?.step !== identity) return Effect.succeed(call.initial)
+  const position = call.position.decode(steps.cursor.bytes)
+  return Result.isSuccess(position)
+    ? Effect.succeed(position.success)
+    : steps.stale(`the stored position of cursor ${identity} does not fit its schema: ${describe(position.failure)}`)
+}
+
+const close = (steps: AttemptSteps, identity: string): void => {
+  if (steps.openCursor === identity) steps.openCursor = undefined
+  steps.abandon(identity)
+}
+
+const alreadyOpen = (identity: string, open: string): Invalid =>
+  new Invalid({ field: "cursor", message: `cursor ${identity} cannot open while ${open} is open: one at a time` })
+
+const ended = (identity: string): Invalid =>
+  new Invalid({ field: "cursor", message: `cursor ${identity} has ended: its position can no longer be saved` })

@@ -1,0 +1,211 @@
+/**
+ * Runs claims as attempts: resolve, resume, run, normalise, settle, report. One fiber per attempt, started as soon as
+ * there is a slot; nothing that a handler does reaches another attempt.
+ */
+import type { Claim, InterruptionReason, LostLease } from "@headgate/core"
+import type { Registration } from "@headgate/core/Handler"
+import { type HeartbeatSession, monotonicMs } from "@headgate/core/Heartbeat"
+import * as Outcome from "@headgate/core/Outcome"
+import * as Effect from "effect/Effect"
+import type * as Exit from "effect/Exit"
+import * as Result from "effect/Result"
+import * as Scope from "effect/Scope"
+import { LocalAttempt } from "./Attempt.ts"
+import type { AttemptContexts } from "./AttemptContexts.ts"
+import type { InFlight } from "./InFlight.ts"
+import { normalise, ofEnding } from "./Normalise.ts"
+import type { Reporter } from "./Reporter.ts"
+import type { Settler } from "./Settler.ts"
+import { Watchdog } from "./Watchdog.ts"
+import type { WorkerSettings } from "./WorkerOptions.ts"
+
+export interface DispatchParts {
+  readonly settings: WorkerSettings
+  readonly inFlight: InFlight
+  readonly registrations: ReadonlyMap<string, Registration>
+  readonly session: HeartbeatSession
+  readonly contexts: AttemptContexts
+  readonly settler: Settler
+  readonly reporter: Reporter
+  /** A slot became free. */
+  readonly freed: () => void
+}
+
+export class Dispatch {
+  readonly watchdog: Watchdog
+  private isDraining = false
+  private isFilling = false
+  private readonly parts: DispatchParts
+
+  constructor(parts: DispatchParts) {
+    this.parts = parts
+    const { buffer, running } = parts.inFlight
+    this.watchdog = new Watchdog({
+      attempts: () => buffer.length === 0 ? [...running] : [...running, ...buffer],
+      graceMs: parts.settings.handlerGraceMs,
+      stop: (attempt, reason) => this.stop(attempt, reason),
+      giveUp: (attempt) => this.giveUp(attempt),
+      tick: (now) => this.handBackOverdue(now)
+    })
+  }
+
+  /** Takes over what one call of the gate gave; `sentAt` is when that call was sent. All are tracked before any starts. */
+  accept(claims: ReadonlyArray<Claim>, sentAt: number): void {
+    const { inFlight, registrations, session, settings } = this.parts
+    const receivedAt = monotonicMs()
+    for (const claim of claims) {
+      const registration = registrations.get(claim.kind) ?? unknownKind(claim.kind)
+      const tracked = session.track(claim.lease, sentAt)
+      const attempt = new LocalAttempt(claim, registration, settings.leaseMs, tracked, receivedAt)
+      const earlier = inFlight.holder(claim.lease.jobId, undefined)
+      if (earlier !== undefined) this.stop(earlier, "lease_lost")
+      inFlight.hold(attempt)
+      inFlight.buffer.push(attempt)
+    }
+    if (this.isDraining) this.handBackBuffer()
+    else this.fill()
+    if (inFlight.buffer.length > 0) this.watchdog.lookBy(receivedAt + settings.leaseMs)
+  }
+
+  /** The store says that a lease is no longer current. */
+  lose(lost: LostLease): void {
+    const attempt = this.parts.inFlight.holder(lost.jobId, lost.fence)
+    if (attempt === undefined) return
+    this.parts.inFlight.release(attempt)
+    this.stop(attempt, lost.reason)
+  }
+
+  /** Interrupts the attempt for `reason`; a claim that has not started yet is dropped. */
+  stop(attempt: LocalAttempt, reason: InterruptionReason): void {
+    if (endsOwnership(reason)) this.parts.inFlight.release(attempt)
+    const isStopped = attempt.interrupt({ _tag: "Interrupted", reason })
+    if (attempt.startedAt !== undefined) {
+      if (isStopped) this.watchdog.lookBy(monotonicMs() + this.parts.settings.handlerGraceMs)
+      return
+    }
+    const { buffer } = this.parts.inFlight
+    const at = buffer.indexOf(attempt)
+    if (at === -1) return
+    buffer.splice(at, 1)
+    this.conclude(attempt, undefined)
+  }
+
+  /** From now on claims are handed back instead of started; those in the buffer are handed back at once. */
+  drain(): void {
+    this.isDraining = true
+    this.handBackBuffer()
+  }
+
+  private handBackBuffer(): void {
+    for (const attempt of this.parts.inFlight.buffer.splice(0)) this.parts.settler.push(attempt, Outcome.released)
+  }
+
+  /** Another worker may have a free slot for what has waited here for a whole lease. */
+  private handBackOverdue(now: number): void {
+    const { inFlight, settings, settler } = this.parts
+    const [oldest] = inFlight.buffer
+    if (oldest === undefined || now - oldest.receivedAt < settings.leaseMs) return
+    for (const attempt of inFlight.buffer.splice(0)) {
+      if (now - attempt.receivedAt < settings.leaseMs) inFlight.buffer.push(attempt)
+      else settler.push(attempt, Outcome.released)
+    }
+    inFlight.prefetchAfter = now + settings.leaseMs
+  }
+
+  /** Starts what waits while there are slots. A handler that ends at once frees its slot within the loop. */
+  private fill(): void {
+    if (this.isFilling || this.isDraining) return
+    this.isFilling = true
+    const { inFlight } = this.parts
+    for (let at = 0;; at++) {
+      const next = inFlight.hasSlot() ? inFlight.buffer[at] : undefined
+      if (next !== undefined) this.start(next)
+      else {
+        inFlight.buffer.splice(0, at)
+        break
+      }
+    }
+    this.isFilling = false
+  }
+
+  private start(attempt: LocalAttempt): void {
+    const { claim } = attempt
+    const startedAt = monotonicMs()
+    attempt.startedAt = startedAt
+    if (claim.timeoutMs !== undefined) attempt.dueAt = startedAt + claim.timeoutMs
+    if (claim.deadlineAtMs !== undefined) {
+      const deadlineAt = attempt.receivedAt + claim.deadlineAtMs - claim.claimedAtMs
+      if (deadlineAt < attempt.dueAt) {
+        attempt.dueAt = deadlineAt
+        attempt.dueReason = "deadline"
+      }
+    }
+    this.parts.inFlight.running.add(attempt)
+    this.parts.reporter.started(attempt)
+    const payload = attempt.definition.decodePayload(claim.payload, claim.schemaVersion)
+    if (Result.isSuccess(payload)) this.run(attempt, payload.success)
+    else this.finish(attempt, Outcome.undecodable(payload.failure.message))
+  }
+
+  private run(attempt: LocalAttempt, payload: unknown): void {
+    const scope = Scope.makeUnsafe()
+    const { context, program } = this.parts.contexts.program(attempt, payload, scope)
+    const fiber = Effect.runForkWith(context)(Effect.withFiber((fiber) => {
+      attempt.fiber = fiber
+      return program
+    }))
+    fiber.addObserver((exit) => this.closeScope(attempt, exit, scope))
+    if (attempt.endedAt === undefined) this.watchdog.lookBy(Math.min(attempt.dueAt, attempt.tracked.validUntil()))
+  }
+
+  /** What the handler answered stands; what its scope's finalizers do changes nothing. */
+  private closeScope(attempt: LocalAttempt, exit: Exit.Exit<unknown, unknown>, scope: Scope.Closeable): void {
+    attempt.endedAt = monotonicMs()
+    const outcome = normalise(attempt, exit)
+    if (scope.state._tag !== "Open") return this.finish(attempt, outcome)
+    attempt.outcome = outcome
+    attempt.isClosing = true
+    const closing = Effect.runForkWith(attempt.registration.context)(Scope.close(scope, exit))
+    closing.addObserver(() => this.finish(attempt, outcome))
+    this.watchdog.lookBy(attempt.endedAt + this.parts.settings.handlerGraceMs)
+  }
+
+  private finish(attempt: LocalAttempt, outcome: Outcome.Outcome | undefined): void {
+    const { inFlight, reporter } = this.parts
+    inFlight.running.delete(attempt)
+    if (attempt.isZombie) reporter.zombies(--inFlight.zombies)
+    else this.conclude(attempt, outcome)
+    if (inFlight.buffer.length > 0) this.fill()
+    this.parts.freed()
+  }
+
+  private conclude(attempt: LocalAttempt, outcome: Outcome.Outcome | undefined): void {
+    const { inFlight, reporter, settler } = this.parts
+    if (outcome !== undefined && !attempt.isReleased) return settler.push(attempt, outcome)
+    inFlight.release(attempt)
+    const { ending } = attempt
+    if (ending?._tag === "Settled") reporter.settled(attempt, ending.outcome, ending.state)
+    else reporter.lost(attempt, ending?._tag === "Interrupted" ? ending.reason : "lease_lost")
+  }
+
+  /** Its attempt ends without the handler, which keeps its slot until it ends by itself; the fence refuses its writes. */
+  private giveUp(attempt: LocalAttempt): void {
+    const { ending } = attempt
+    if (ending?._tag === "Settled" && !attempt.isInterrupted) {
+      attempt.isInterrupted = true
+      attempt.fiber?.interruptUnsafe()
+      return
+    }
+    const { inFlight, reporter, settings } = this.parts
+    const reason = ending?._tag === "Interrupted" ? ending.reason : "timeout"
+    attempt.isZombie = true
+    inFlight.zombies++
+    reporter.stuck(attempt, reason, inFlight.zombies, settings.concurrency)
+    // At a shutdown the handler dies with the process; until then nobody else may start the job.
+    if (reason === "shutdown") return
+    this.conclude(attempt, attempt.outcome ?? (ending === undefined ? undefined : ofEnding(attempt, ending)))
+  }
+}
+
+const endsOwnership = (reason: InterruptionReason): boolean =>
+  reason === "lease_lost" || reason === "operator_cancel" || reason === "superseded"

@@ -1,0 +1,102 @@
+/**
+ * The background work every queue needs, done by whichever worker holds the duty's lease: due jobs become available,
+ * expired leases are reclaimed, overdue jobs are archived, finished ones evicted. A loop survives whatever the store
+ * answers, and a drain gives the duties up, so that another worker takes them over at once.
+ */
+import { Duties } from "@headgate/core/Duties"
+import { monotonicMs } from "@headgate/core/Heartbeat"
+import type { StoreUnavailable } from "@headgate/core/Refusals"
+import * as Effect from "effect/Effect"
+import type { Outage } from "./Outage.ts"
+import { backoffMs } from "./Ownership.ts"
+import type { Reporter } from "./Reporter.ts"
+import type { WorkerSettings } from "./WorkerOptions.ts"
+
+export interface HousekeepingParts {
+  readonly settings: WorkerSettings
+  readonly duties: Duties["Service"]
+  readonly reporter: Reporter
+  readonly outage: Outage
+  /** Jobs became available. */
+  readonly wake: () => void
+}
+
+/** One round of a duty; answers how long to wait for the next. */
+interface Duty {
+  readonly name: string
+  readonly sweep: Effect.Effect<number, StoreUnavailable>
+}
+
+export const SWEEP_LIMIT = 1000
+
+/** Runs until interrupted, and resigns then. */
+export const run = (parts: HousekeepingParts): Effect.Effect<void> =>
+  Effect.forEach(dutiesOf(parts), (duty) => keepUp(parts, duty), { concurrency: "unbounded", discard: true })
+
+const dutiesOf = ({ duties, reporter, settings, wake }: HousekeepingParts): ReadonlyArray<Duty> => [
+  {
+    name: "promote",
+    sweep: Effect.map(duties.promoteDue(SWEEP_LIMIT), ({ nextDueInMs, promoted }) => {
+      if (promoted > 0) wake()
+      return promoted >= SWEEP_LIMIT ? 0 : Math.min(Math.max(nextDueInMs ?? MAX_PROMOTE_MS, MIN_PROMOTE_MS), MAX_PROMOTE_MS)
+    })
+  },
+  {
+    name: "reclaim",
+    sweep: Effect.map(duties.reclaimExpired(SWEEP_LIMIT), (reclaimed) => {
+      for (const { crashAttempt, jobId, kind, state, worker } of reclaimed) {
+        reporter.emit({ _tag: "JobReclaimed", jobId, kind, worker, state })
+        if (state === "quarantined") reporter.emit({ _tag: "JobQuarantined", jobId, kind, crashAttempt })
+      }
+      return reclaimed.length >= SWEEP_LIMIT ? 0 : Math.min(SWEEP_MS, settings.leaseMs / 4)
+    })
+  },
+  {
+    name: "expire",
+    sweep: Effect.map(duties.expireDue(SWEEP_LIMIT), (jobIds) => {
+      if (jobIds.length > 0) reporter.emit({ _tag: "JobsExpired", jobIds })
+      return jobIds.length >= SWEEP_LIMIT ? 0 : SWEEP_MS
+    })
+  },
+  {
+    name: "evict",
+    sweep: Effect.map(duties.evictRetained(SWEEP_LIMIT), (count) => {
+      if (count > 0) reporter.emit({ _tag: "JobsEvicted", count })
+      return count >= SWEEP_LIMIT ? 0 : EVICT_MS
+    })
+  }
+]
+
+const keepUp = (parts: HousekeepingParts, duty: Duty): Effect.Effect<never> => {
+  const { duties, outage, settings } = parts
+  const leaseMs = Math.min(Math.max(settings.leaseMs, MIN_DUTY_LEASE_MS), MAX_DUTY_LEASE_MS)
+  let heldUntil = 0
+  let faults = 0
+  const hold = Effect.suspend(() => {
+    const sentAt = monotonicMs()
+    if (heldUntil - sentAt > leaseMs / 2) return Effect.succeed(true)
+    return Effect.map(duties.claimDuty(duty.name, settings.id, leaseMs), (isHeld) => {
+      heldUntil = isHeld ? sentAt + leaseMs : 0
+      return isHeld
+    })
+  })
+  const round = Effect.flatMap(hold, (isHeld) => isHeld ? duty.sweep : Effect.succeed(leaseMs / 2))
+  // A pause never outlasts the lease on the duty: a holder that sleeps longer would lose it in between.
+  const pause = (ms: number) => Effect.sleep(Math.min(ms, leaseMs / 2) * (0.9 + 0.2 * Math.random()))
+  const next = Effect.flatMap(outage.watch(`Duties.${duty.name}`, round), (ms) => {
+    faults = ms === undefined ? faults + 1 : 0
+    return pause(ms ?? backoffMs(faults))
+  })
+  const resign = Effect.suspend(() =>
+    heldUntil === 0 ? Effect.void : Effect.ignore(Effect.timeout(duties.releaseDuty(duty.name, settings.id), RESIGN_MS))
+  )
+  return Effect.onExit(Effect.forever(next), () => resign)
+}
+
+const MIN_PROMOTE_MS = 50
+const MAX_PROMOTE_MS = 500
+const SWEEP_MS = 1000
+const EVICT_MS = 30_000
+const MIN_DUTY_LEASE_MS = 2000
+const MAX_DUTY_LEASE_MS = 15_000
+const RESIGN_MS = 1000

@@ -1,0 +1,61 @@
+/** What this worker holds now: handlers that run, claims that wait for a slot, and leases not given back yet. */
+import type { JobId, LeaseRef } from "@headgate/core"
+import type { LocalAttempt } from "./Attempt.ts"
+import type { WorkerSettings } from "./WorkerOptions.ts"
+
+export class InFlight {
+  /** Attempts whose fiber is alive, zombies among them: each takes a slot. */
+  readonly running = new Set<LocalAttempt>()
+  /** Claims without a slot, in the gate's order. */
+  readonly buffer: Array<LocalAttempt> = []
+  /** Leases this process believes in: running, buffered, or waiting for their settlement. */
+  held = 0
+  zombies = 0
+  /** Claims may be buffered again from this monotonic time on. */
+  prefetchAfter = 0
+  private readonly byJob = new Map<JobId, LocalAttempt>()
+  private readonly settings: WorkerSettings
+
+  constructor(settings: WorkerSettings) {
+    this.settings = settings
+  }
+
+  hold(attempt: LocalAttempt): void {
+    this.held++
+    this.byJob.set(attempt.claim.lease.jobId, attempt)
+  }
+
+  /** The lease ended, by whatever way. */
+  release(attempt: LocalAttempt): void {
+    if (attempt.isReleased) return
+    attempt.isReleased = true
+    attempt.tracked.end()
+    this.held--
+    const { jobId } = attempt.claim.lease
+    if (this.byJob.get(jobId) === attempt) this.byJob.delete(jobId)
+  }
+
+  holder(jobId: JobId, fence: LeaseRef["fence"] | undefined): LocalAttempt | undefined {
+    const attempt = this.byJob.get(jobId)
+    return attempt === undefined || (fence !== undefined && fence !== attempt.claim.lease.fence) ? undefined : attempt
+  }
+
+  hasSlot(): boolean {
+    return this.running.size < this.settings.concurrency
+  }
+
+  /** How many more claims the worker has room for. */
+  free(now: number): number {
+    const { concurrency, prefetch } = this.settings
+    const ahead = now < this.prefetchAfter ? 0 : prefetch
+    const claims = concurrency + ahead - this.running.size - this.buffer.length
+    return Math.max(0, Math.min(claims, leaseCapacity(this.settings) - this.held))
+  }
+
+  get isStuck(): boolean {
+    return this.zombies >= this.settings.concurrency
+  }
+}
+
+/** Room for a second round of claims while the first is being settled. */
+export const leaseCapacity = (settings: WorkerSettings): number => 2 * (settings.concurrency + settings.prefetch)

@@ -1,0 +1,94 @@
+/** The `Job` service of one attempt: facts about it, and the ways to end it on purpose. */
+import type { Job, JobFacts } from "@headgate/core/Job"
+import type { WorkerId } from "@headgate/core/Ids"
+import { storedError } from "@headgate/core/ErrorText"
+import { wholeMillis } from "@headgate/core/Millis"
+import * as Outcome from "@headgate/core/Outcome"
+import { streakBackoffMs } from "@headgate/core/Retry"
+import { cutUtf8, toStorableText } from "@headgate/core/Text"
+import { traceContext } from "@headgate/core/TraceContext"
+import type * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Result from "effect/Result"
+import type { LocalAttempt } from "./Attempt.ts"
+
+type JobShape = Job["Service"]
+
+const MAX_REASON_BYTES = 1024
+const MIN_PAUSE_MS = 1000
+
+/** One is made for every attempt, and few handlers ask: what it answers is made when asked for. */
+export class JobOfAttempt implements JobShape {
+  readonly completeWith: JobShape["completeWith"]
+  private readonly attempt: LocalAttempt
+  private readonly worker: WorkerId
+  private known: JobFacts | undefined = undefined
+
+  constructor(attempt: LocalAttempt, worker: WorkerId, completeWith: JobShape["completeWith"]) {
+    this.attempt = attempt
+    this.worker = worker
+    this.completeWith = completeWith
+  }
+
+  get facts(): JobFacts {
+    return this.known ??= factsOf(this.attempt, this.worker)
+  }
+
+  get interruption(): JobShape["interruption"] {
+    return Effect.sync(() => {
+      const { ending } = this.attempt
+      return ending?._tag === "Interrupted" ? Option.some(ending.reason) : Option.none()
+    })
+  }
+
+  get revoke(): Effect.Effect<never> {
+    return this.choose(Outcome.revoke)
+  }
+
+  get release(): Effect.Effect<never> {
+    return this.choose(Outcome.released)
+  }
+
+  readonly snooze = (duration: Duration.Input): Effect.Effect<never> =>
+    this.choose(afterPause("duration", duration, (ms) => Outcome.snooze(ms)))
+
+  readonly skip = (reason: string): Effect.Effect<never> =>
+    this.choose(Outcome.skip(toStorableText(cutUtf8(reason, MAX_REASON_BYTES))))
+
+  readonly rateLimited = (options?: { readonly retryAfter?: Duration.Input | undefined }): Effect.Effect<never> =>
+    this.choose(
+      options?.retryAfter === undefined
+        ? Outcome.rateLimited({ delayMs: streakBackoffMs(this.attempt.claim.streak + 1) })
+        : afterPause("retryAfter", options.retryAfter, (ms) => Outcome.rateLimited({ delayMs: Math.max(ms, MIN_PAUSE_MS) }))
+    )
+
+  private choose(outcome: Outcome.Outcome): Effect.Effect<never> {
+    return this.attempt.end({ _tag: "Chosen", outcome })
+  }
+}
+
+/** These have no failure channel: a duration that is none ends the job for good, with the refusal as its error. */
+const afterPause = (
+  field: string,
+  duration: Duration.Input,
+  outcome: (ms: number) => Outcome.Outcome
+): Outcome.Outcome => {
+  const ms = wholeMillis(field, duration)
+  return Result.isFailure(ms) ? Outcome.fatal(storedError(ms.failure)) : outcome(ms.success)
+}
+
+const factsOf = ({ claim, definition }: LocalAttempt, worker: WorkerId): JobFacts => ({
+  id: claim.lease.jobId,
+  kind: definition.kind,
+  queue: claim.queue,
+  partitionKey: claim.partitionKey,
+  attempt: claim.attempt,
+  maxAttempts: claim.maxAttempts,
+  crashAttempt: claim.crashAttempt,
+  fence: claim.lease.fence,
+  worker,
+  deadlineAtMs: claim.deadlineAtMs,
+  headers: claim.headers,
+  trace: traceContext(claim.headers)
+})

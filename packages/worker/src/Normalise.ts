@@ -1,0 +1,130 @@
+/**
+ * From the way a handler's fiber ended to the outcome the store applies. Never throws, whatever the handler failed with.
+ *
+ * - A typed failure consumes an attempt. It stays one when finalizers die behind it.
+ * - A defect consumes a crash attempt. A handler that interrupts itself, which nobody asked for, counts as one.
+ * - An ending that was set while the handler ran decides instead, except that a shutdown never discards a success.
+ */
+import { CodecError } from "@headgate/core/Codec"
+import { MAX_ERROR_TEXT_BYTES, storedError } from "@headgate/core/ErrorText"
+import * as Outcome from "@headgate/core/Outcome"
+import { MAX_OUTPUT_BYTES } from "@headgate/core/Output"
+import { DuplicateStep, ForeignTransaction, Invalid } from "@headgate/core/Refusals"
+import { retryDelayMs, streakBackoffMs } from "@headgate/core/Retry"
+import type * as Cause from "effect/Cause"
+import * as Exit from "effect/Exit"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import { SqlError } from "effect/sql/SqlError"
+import type { Ending, LocalAttempt } from "./Attempt.ts"
+
+/** The handler succeeded, but its result is above the limit: stored as the error of a job that is not retried. */
+export class ResultTooLarge extends Schema.TaggedError<ResultTooLarge>()("ResultTooLarge", {
+  message: Schema.String,
+  limit: Schema.Number,
+  actual: Schema.Number
+}) {}
+
+/** Undefined: there is nothing left to settle. */
+export const normalise = (
+  attempt: LocalAttempt,
+  exit: Exit.Exit<unknown, unknown>
+): Outcome.Outcome | undefined => {
+  if (attempt.isReleased) return undefined
+  const { ending } = attempt
+  if (ending === undefined) return Exit.isSuccess(exit) ? ofSuccess(attempt, exit.value) : ofCause(attempt, exit.cause)
+  const isShutdown = ending._tag === "Interrupted" && ending.reason === "shutdown"
+  return isShutdown && Exit.isSuccess(exit) ? ofSuccess(attempt, exit.value) : ofEnding(attempt, ending)
+}
+
+/** The outcome an ending stands for, whatever the handler does after it. */
+export const ofEnding = (attempt: LocalAttempt, ending: Ending): Outcome.Outcome | undefined => {
+  if (ending._tag === "Chosen") return ending.outcome
+  if (ending._tag === "Settled") return undefined
+  switch (ending.reason) {
+    case "timeout":
+      return Outcome.timedOut(nextDelayMs(attempt), taskTimeout(attempt))
+    case "deadline":
+      return Outcome.deadlinePassed
+    case "shutdown":
+      return Outcome.released
+    case "lease_lost":
+    case "operator_cancel":
+    case "superseded":
+      return undefined
+  }
+}
+
+const ofSuccess = ({ claim, definition }: LocalAttempt, value: unknown): Outcome.Outcome => {
+  if (value === undefined) return Outcome.success
+  const encoded = definition.success.encode(value)
+  if (Result.isFailure(encoded)) return Outcome.fatal(storedError(encoded.failure))
+  const bytes = encoded.success
+  if (bytes.length > MAX_OUTPUT_BYTES) {
+    const message = `the result is ${bytes.length} bytes, the limit is ${MAX_OUTPUT_BYTES}`
+    return Outcome.fatal(storedError(new ResultTooLarge({ message, limit: MAX_OUTPUT_BYTES, actual: bytes.length })))
+  }
+  // A job that is deleted by its success has nowhere to keep a result.
+  return bytes.length === 0 || claim.retentionMs === 0 ? Outcome.success : Outcome.successWith(definition.version, bytes)
+}
+
+const ofCause = (attempt: LocalAttempt, cause: Cause.Cause<unknown>): Outcome.Outcome => {
+  let died: Cause.Die | undefined
+  let deaths = 0
+  for (const reason of cause.reasons) {
+    if (reason._tag === "Fail") return ofFailure(attempt, reason.error)
+    if (reason._tag !== "Die") continue
+    died ??= reason
+    deaths++
+  }
+  if (died === undefined) return Outcome.crashed(SELF_INTERRUPTED)
+  // A finalizer that dies turns the failure before it into a defect of the same value.
+  return deaths > 1 && isTypedFailure(attempt, died.defect)
+    ? ofFailure(attempt, died.defect)
+    : Outcome.crashed(storedError(died.defect))
+}
+
+const ofFailure = (attempt: LocalAttempt, error: unknown): Outcome.Outcome => {
+  const stored = storedError(error)
+  if (error instanceof CodecError) {
+    return error.direction === "decode" ? Outcome.undecodable(stored.message) : Outcome.fatal(stored)
+  }
+  if (isRefusal(error)) return Outcome.fatal(stored)
+  const encoded = attempt.definition.error.encode(error)
+  if (Result.isFailure(encoded)) return Outcome.retry(nextDelayMs(attempt), stored)
+  const bytes = encoded.success
+  const known = bytes.length > 0 && bytes.length <= MAX_ERROR_TEXT_BYTES ? { ...stored, encoded: bytes } : stored
+  return isFailure(attempt, error)
+    ? Outcome.retry(nextDelayMs(attempt), known)
+    : Outcome.notAFailure(streakBackoffMs(attempt.claim.streak + 1), known)
+}
+
+const isTypedFailure = ({ definition }: LocalAttempt, error: unknown): boolean =>
+  isRefusal(error) || error instanceof CodecError || error instanceof SqlError ||
+  Result.isSuccess(definition.error.encode(error))
+
+/** A mistake in the handler's code: another try would meet it again. */
+const isRefusal = (error: unknown): boolean =>
+  error instanceof DuplicateStep || error instanceof Invalid || error instanceof ForeignTransaction
+
+const isFailure = ({ definition }: LocalAttempt, error: unknown): boolean => {
+  try {
+    return definition.isFailure(error)
+  } catch {
+    return true
+  }
+}
+
+const nextDelayMs = ({ claim, definition }: LocalAttempt): number =>
+  retryDelayMs(definition.retry, claim.attempt + 1, Math.random())
+
+const taskTimeout = ({ claim }: LocalAttempt): Outcome.OutcomeError => {
+  const message = `the attempt did not end within ${claim.timeoutMs} ms`
+  return { tag: "TaskTimeout", message, text: `TaskTimeout: ${message}` }
+}
+
+const SELF_INTERRUPTED: Outcome.OutcomeError = {
+  tag: "SelfInterrupted",
+  message: "the handler interrupted itself",
+  text: "SelfInterrupted: the handler interrupted itself, or waited for a fiber that was interrupted"
+}

@@ -1,0 +1,77 @@
+/** Tells what happens to attempts: telemetry events if somebody listens, metrics, and a warning where one is due. */
+import type { InterruptionReason, OutcomeName, State, WorkerId } from "@headgate/core"
+import type { Event, Telemetry } from "@headgate/core/Events"
+import { monotonicMs } from "@headgate/core/Heartbeat"
+import type * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import type { LocalAttempt } from "./Attempt.ts"
+import * as Metrics from "./Metrics.ts"
+
+export class Reporter {
+  readonly worker: WorkerId
+  private readonly telemetry: Telemetry
+  private readonly context: Context.Context<never>
+  private readonly ended = new Map<OutcomeName, number>()
+
+  constructor(worker: WorkerId, telemetry: Telemetry, context: Context.Context<never>) {
+    this.worker = worker
+    this.telemetry = telemetry
+    this.context = context
+  }
+
+  emit(event: Event): void {
+    if (!this.telemetry.isListening) return
+    try {
+      this.telemetry.emit(event)
+    } catch {
+      // A listener's fault is its own.
+    }
+  }
+
+  warn(message: string, ...details: ReadonlyArray<unknown>): void {
+    Effect.runForkWith(this.context)(Effect.logWarning(message, ...details))
+  }
+
+  claimed(count: number): void {
+    if (count > 0) Metrics.claimedJobs.updateUnsafe(count, this.context)
+  }
+
+  started(attempt: LocalAttempt): void {
+    if (!this.telemetry.isListening) return
+    const { kind, lease, queue } = attempt.claim
+    this.emit({ _tag: "JobStarted", jobId: lease.jobId, kind, queue, fence: lease.fence })
+  }
+
+  /** The store has recorded the end. Counted when `flush` is called. */
+  settled(attempt: LocalAttempt, outcome: OutcomeName, state: State | "deleted"): void {
+    this.ended.set(outcome, (this.ended.get(outcome) ?? 0) + 1)
+    if (!this.telemetry.isListening || attempt.startedAt === undefined) return
+    const { kind, lease, queue } = attempt.claim
+    const durationMs = (attempt.endedAt ?? monotonicMs()) - attempt.startedAt
+    this.emit({ _tag: "JobEnded", jobId: lease.jobId, kind, queue, fence: lease.fence, outcome, state, durationMs })
+    if (state !== "quarantined") return
+    this.emit({ _tag: "JobQuarantined", jobId: lease.jobId, kind, crashAttempt: attempt.claim.crashAttempt + 1 })
+  }
+
+  flush(): void {
+    for (const [outcome, count] of this.ended) Metrics.endedAs(outcome).updateUnsafe(count, this.context)
+    this.ended.clear()
+  }
+
+  lost(attempt: LocalAttempt, reason: InterruptionReason): void {
+    Metrics.lostLeases.updateUnsafe(1, this.context)
+    this.emit({ _tag: "LeaseLost", jobId: attempt.claim.lease.jobId, kind: attempt.claim.kind, reason })
+  }
+
+  stuck(attempt: LocalAttempt, reason: InterruptionReason, zombies: number, slots: number): void {
+    const { kind, lease: { jobId } } = attempt.claim
+    this.zombies(zombies)
+    this.emit({ _tag: "HandlerStuck", jobId, kind, reason })
+    this.warn(`A handler does not stop: job ${jobId} of kind ${kind} was interrupted (${reason}) and still runs`)
+    if (zombies >= slots) this.warn(`All ${slots} slots of worker ${this.worker} are taken by handlers that do not stop`)
+  }
+
+  zombies(count: number): void {
+    Metrics.zombieHandlers.updateUnsafe(count, this.context)
+  }
+}

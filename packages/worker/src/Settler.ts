@@ -1,0 +1,156 @@
+/**
+ * Settles ended attempts in batches: what ends while a flush is on its way goes out with the next one. An outage is
+ * waited out; until the store has answered, the lease is kept. A refused settlement means that the job was lost before.
+ */
+import type { LocalAttempt } from "./Attempt.ts"
+import { monotonicMs } from "@headgate/core/Heartbeat"
+import type { Leases, Settled } from "@headgate/core/Leases"
+import { type Outcome, outcomeName } from "@headgate/core/Outcome"
+import * as Cause from "effect/Cause"
+import type * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import type { InFlight } from "./InFlight.ts"
+import type { Outage } from "./Outage.ts"
+import { backoffMs } from "./Ownership.ts"
+import type { Reporter } from "./Reporter.ts"
+
+export const MAX_SETTLE_BATCH = 1000
+
+interface Ended {
+  readonly attempt: LocalAttempt
+  readonly outcome: Outcome
+}
+
+export interface SettlerParts {
+  readonly leases: Leases["Service"]
+  readonly context: Context.Context<never>
+  readonly inFlight: InFlight
+  readonly reporter: Reporter
+  readonly outage: Outage
+  /** Leases were given back: there is room, and a limit they held may have opened. */
+  readonly settled: () => void
+}
+
+export class Settler {
+  private pending: Array<Ended> = []
+  private flushes = 0
+  private isDue = false
+  private isClosed = false
+  private waiting: Array<() => void> = []
+  private readonly parts: SettlerParts
+
+  constructor(parts: SettlerParts) {
+    this.parts = parts
+  }
+
+  push(attempt: LocalAttempt, outcome: Outcome): void {
+    this.pending.push({ attempt, outcome })
+    if (this.isDue) return
+    this.isDue = true
+    // Attempts that end in this turn of the event loop go out together.
+    setImmediate(this.pump)
+  }
+
+  get isIdle(): boolean {
+    return this.flushes === 0 && this.pending.length === 0
+  }
+
+  get size(): number {
+    return this.pending.length
+  }
+
+  /** Answers when nothing waits and nothing is on its way. */
+  readonly idle: Effect.Effect<void> = Effect.callback((resume) => {
+    if (this.isIdle) return resume(Effect.void)
+    this.waiting.push(() => resume(Effect.void))
+  })
+
+  /** Gives up what is still being retried. */
+  close(): void {
+    this.isClosed = true
+  }
+
+  private readonly pump = (): void => {
+    this.isDue = false
+    while (this.mayFlush()) {
+      const batch = this.pending.length <= MAX_SETTLE_BATCH ? this.pending : this.pending.slice(0, MAX_SETTLE_BATCH)
+      this.pending = this.pending.slice(batch.length)
+      this.flushes++
+      const fiber = Effect.runForkWith(this.parts.context)(this.flush(batch, 0), { uninterruptible: true })
+      fiber.addObserver(() => {
+        this.flushes--
+        this.parts.settled()
+        this.pump()
+        if (this.isIdle) for (const done of this.waiting.splice(0)) done()
+      })
+    }
+  }
+
+  /** A second flush goes out beside the first only when it is worth a commit of its own. */
+  private mayFlush(): boolean {
+    if (this.pending.length === 0) return false
+    return this.flushes === 0 || (this.flushes === 1 && this.pending.length >= WORTH_A_COMMIT)
+  }
+
+  private flush(batch: ReadonlyArray<Ended>, tries: number): Effect.Effect<void> {
+    const settlements = batch.map(({ attempt, outcome }) => ({ lease: attempt.claim.lease, outcome }))
+    return Effect.flatMap(Effect.exit(this.parts.leases.settle(settlements)), (exit) => {
+      if (Exit.isSuccess(exit)) return Effect.sync(() => this.answered(batch, exit.value, tries))
+      if (Cause.hasDies(exit.cause)) return this.died(batch, exit.cause)
+      this.parts.outage.failed(OPERATION, exit.cause)
+      const kept = this.isClosed ? [] : batch.filter((ended) => this.isWorthRetrying(ended))
+      if (kept.length === 0) return Effect.void
+      return Effect.andThen(Effect.sleep(backoffMs(tries)), Effect.suspend(() => this.flush(kept, tries + 1)))
+    })
+  }
+
+  private answered(batch: ReadonlyArray<Ended>, answers: ReadonlyArray<Settled>, tries: number): void {
+    const { inFlight, outage, reporter } = this.parts
+    outage.succeeded(OPERATION)
+    for (let at = 0; at < batch.length; at++) {
+      const { attempt, outcome } = batch[at]!
+      const answer = answers[at]
+      inFlight.release(attempt)
+      if (answer?._tag === "Applied") reporter.settled(attempt, outcomeName(outcome), answer.state)
+      // The first try deleted the row, and its answer was lost.
+      else if (answer?.state === "missing" && tries > 0) reporter.settled(attempt, outcomeName(outcome), "deleted")
+      else reporter.lost(attempt, "lease_lost")
+    }
+    reporter.flush()
+  }
+
+  /** One settlement the store cannot take must not hold up the others: halves, until it stands alone. */
+  private died(batch: ReadonlyArray<Ended>, cause: Cause.Cause<unknown>): Effect.Effect<void> {
+    const [first] = batch
+    if (first === undefined) return Effect.void
+    if (batch.length === 1) {
+      const { jobId } = first.attempt.claim.lease
+      this.parts.reporter.warn(`Job ${jobId} cannot be settled: its lease will run out`, Cause.pretty(cause))
+      this.giveUp(first)
+      return Effect.void
+    }
+    const half = Math.ceil(batch.length / 2)
+    return Effect.andThen(
+      this.flush(batch.slice(0, half), 0),
+      Effect.suspend(() => this.flush(batch.slice(half), 0))
+    )
+  }
+
+  /** A row nobody took over can be settled after its lease ran out, but not for ever. */
+  private isWorthRetrying(ended: Ended): boolean {
+    const { leaseMs, tracked } = ended.attempt
+    if (tracked.validUntil() + PATIENCE_LEASES * leaseMs > monotonicMs()) return true
+    this.giveUp(ended)
+    return false
+  }
+
+  private giveUp({ attempt }: Ended): void {
+    this.parts.inFlight.release(attempt)
+    this.parts.reporter.lost(attempt, "lease_lost")
+  }
+}
+
+const OPERATION = "Leases.settle"
+const WORTH_A_COMMIT = 100
+const PATIENCE_LEASES = 10

@@ -1,0 +1,41 @@
+/** What the steps of all attempts of one worker share. */
+import { Checkpoints } from "@headgate/core/Checkpoints"
+import { OutputStore, ProgressStore } from "@headgate/core/Reports"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import type * as Scope from "effect/Scope"
+import * as Checkpointer from "./Checkpointer.ts"
+
+export interface StepSettings {
+  /**
+   * How long a step's start may rest on the boundary before it, whose write verified the lease and marked this step.
+   * 0 verifies at each start, for one write more a step. Default 1 s.
+   */
+  readonly guessMs: number
+}
+
+export const StepSettings = Context.Reference<StepSettings>("@headgate/worker/StepSettings", {
+  defaultValue: () => ({ guessMs: 1000 })
+})
+
+export interface StepStores {
+  readonly settings: StepSettings
+  readonly checkpoints: Checkpoints["Service"]
+  readonly checkpointer: Checkpointer.Checkpointer
+  readonly progress: ProgressStore["Service"]
+  readonly output: OutputStore["Service"]
+}
+
+/** Once per worker; its checkpoint writes end with the scope. */
+export const make: Effect.Effect<StepStores, never, Checkpoints | ProgressStore | OutputStore | Scope.Scope> = Effect
+  .gen(
+    function*() {
+      return {
+        settings: yield* StepSettings,
+        checkpoints: yield* Checkpoints,
+        checkpointer: yield* Checkpointer.make,
+        progress: yield* ProgressStore,
+        output: yield* OutputStore
+      }
+    }
+  )
