@@ -1,8 +1,7 @@
 /** One worker process of the application. All it needs to know is where the database is. */
-import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { Config, Layer } from "effect"
-import { PostgresStore, Worker } from "headgate"
+import { launch, PostgresStore, Worker } from "headgate"
 import { handlers } from "./app.ts"
 
 const Database = PgClient.layerConfig({ url: Config.Redacted("DATABASE_URL") })
@@ -17,4 +16,4 @@ const Main = Worker.layer({ queues: ["default"], concurrency: 4, lease: "2 secon
 // Ends with the process that started it, however that one ends.
 process.stdin.resume().on("close", () => process.exit(0))
 
-Layer.launch(Main).pipe(NodeRuntime.runMain)
+launch(Main)

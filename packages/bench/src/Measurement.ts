@@ -1,10 +1,38 @@
 /** Numbers of many rounds, as medians with their ranges, and as ratios to the raw limit of the same run. */
+import type { Cost } from "./Server.ts"
 import type { WorkloadName } from "./System.ts"
 
 export interface Measurement {
   readonly metric: string
   readonly unit: string
   readonly value: number
+}
+
+/** What a job costs, besides time; each is a metric of its own, named after the speed it belongs to. */
+export const costs = [
+  { name: "commits", unit: "per job" },
+  { name: "WAL", unit: "bytes/job" },
+  { name: "process CPU", unit: "us/job" },
+  { name: "database CPU", unit: "us/job" }
+] as const
+
+export const costMetric = (metric: string, cost: string): string => `${metric}: ${cost}`
+
+export const measurements = (
+  metric: string,
+  jobs: number,
+  elapsedMs: number,
+  processMicros: number,
+  { commits, cpuMicros, walBytes }: Cost
+): ReadonlyArray<Measurement> => {
+  const totals = [commits, walBytes, processMicros, cpuMicros]
+  return [
+    { metric, unit: "jobs/s", value: jobs / (elapsedMs / 1000) },
+    ...costs.flatMap(({ name, unit }, index) => {
+      const total = totals[index]
+      return total === undefined ? [] : [{ metric: costMetric(metric, name), unit, value: total / jobs }]
+    })
+  ]
 }
 
 export interface Subject {

@@ -1,5 +1,5 @@
 /** Results as tables for people. */
-import type { Result } from "./Measurement.ts"
+import { costMetric, costs, type Result } from "./Measurement.ts"
 import type { Setting, System } from "./System.ts"
 
 export const settingsText = (server: Readonly<Record<string, string>>, systems: ReadonlyArray<System>): string => {
@@ -11,49 +11,37 @@ export const settingsText = (server: Readonly<Record<string, string>>, systems: 
   return [`server: ${list(server)}`, ...lines].join("\n")
 }
 
-/** Speeds with their ratios first, then what each job cost. */
+/** One table a speed, each row with what a job cost. */
 export const tables = (results: ReadonlyArray<Result>): string => {
   const speeds = results.filter(({ unit }) => unit === "jobs/s")
-  const costs = results.filter(({ unit }) => unit !== "jobs/s")
-  return [...new Set(results.map(({ workload }) => workload))].flatMap((workload) => [
-    ...speedTables(speeds.filter((result) => result.workload === workload)),
-    ...costTable(workload, costs.filter((result) => result.workload === workload))
-  ]).join("\n")
+  return [...new Set(speeds.map(titleOf))].flatMap((title) =>
+    table(title, speeds.filter((result) => titleOf(result) === title), results)
+  ).join("\n")
 }
 
-const speedTables = (results: ReadonlyArray<Result>): ReadonlyArray<string> =>
-  [...new Set(results.map(titleOf))].flatMap((title) => {
-    const rows = results.filter((result) => titleOf(result) === title)
-    const peer = Math.max(...rows.filter(({ system }) => isPeer(system)).map(({ median }) => median))
-    return [
-      `\n${title}`,
-      ...aligned([
-        ["", "median", "min", "max", "x raw", "x best peer"],
-        ...rows.map((row) => [
-          `${row.system}: ${row.setting}`,
-          ...[row.median, row.min, row.max].map((value) => Math.round(value).toLocaleString("en")),
-          ratio(row.ratio_to_raw),
-          ratio(Number.isFinite(peer) ? row.median / peer : null)
-        ])
-      ])
-    ]
-  })
-
-const costTable = (workload: string, results: ReadonlyArray<Result>): ReadonlyArray<string> => {
-  if (results.length === 0) return []
-  const metrics = [...new Set(results.map(({ metric, unit }) => `${metric}, ${unit}`))]
-  const subject = (result: Result) => `${result.system}: ${result.setting}, ${result.processes} process(es)`
-  const rows = [...new Set(results.map(subject))].map((name) => [
-    name,
-    ...metrics.map((metric) => {
-      const found = results.find((result) => subject(result) === name && `${result.metric}, ${result.unit}` === metric)
-      return found === undefined ? "" : shown(found.median)
-    })
-  ])
+const table = (title: string, rows: ReadonlyArray<Result>, results: ReadonlyArray<Result>): ReadonlyArray<string> => {
+  const peer = Math.max(...rows.filter(({ system }) => isPeer(system)).map(({ median }) => median))
   return [
-    `\n${workload}: costs (medians): ${metrics.map((metric, index) => `[${index + 1}] ${metric}`).join("  ")}`,
-    ...aligned([["", ...metrics.map((_, index) => `[${index + 1}]`)], ...rows])
+    `\n${title}`,
+    ...aligned([
+      ["", "median", "min", "max", "x raw", "x best peer", ...costs.map(({ name, unit }) => `${name} ${unit}`)],
+      ...rows.map((row) => [
+        `${row.system}: ${row.setting}`,
+        ...[row.median, row.min, row.max].map((value) => Math.round(value).toLocaleString("en")),
+        ratio(row.ratio_to_raw),
+        ratio(Number.isFinite(peer) ? row.median / peer : null),
+        ...costs.map(({ name }) => costOf(row, name, results))
+      ])
+    ])
   ]
+}
+
+const costOf = (row: Result, cost: string, results: ReadonlyArray<Result>): string => {
+  const found = results.find((result) =>
+    result.system === row.system && result.setting === row.setting && result.processes === row.processes &&
+    result.metric === costMetric(row.metric, cost)
+  )
+  return found === undefined ? "" : shown(found.median)
 }
 
 const titleOf = ({ metric, processes, workload }: Result): string =>
@@ -63,7 +51,8 @@ const isPeer = (system: string): boolean => system !== "raw" && system !== "head
 
 const ratio = (value: number | null): string => value === null ? "" : value.toFixed(2)
 
-const shown = (value: number): string => value >= 10 ? Math.round(value).toLocaleString("en") : value.toPrecision(2)
+const shown = (value: number): string =>
+  value >= 10 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(2)))
 
 const aligned = (rows: ReadonlyArray<ReadonlyArray<string>>): ReadonlyArray<string> => {
   const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => (row[column] ?? "").length)))

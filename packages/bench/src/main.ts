@@ -4,6 +4,7 @@ import * as Effect from "effect/Effect"
 import * as Fs from "node:fs"
 import * as Os from "node:os"
 import * as Options from "./Options.ts"
+import { summaries } from "./Profile.ts"
 import { measureAll } from "./Run.ts"
 import * as Server from "./Server.ts"
 import * as Statements from "./Statements.ts"
@@ -27,6 +28,7 @@ const measure = async (url: string, options: Options.Options): Promise<void> => 
     const collection = await measureAll(server, chosen, options, say)
     const results = collection.results("update")
     say(Terminal.tables(results))
+    if (options.profile !== undefined) say(summaries(options.profile))
     if (options.json !== undefined) {
       const settings = Object.fromEntries(chosen.map(({ name, settings }) => [name, settings]))
       const postgres = { version: server.version, ...server.settings }

@@ -73,6 +73,8 @@ export class Inspect extends Context.Service<Inspect, {
   readonly attempts: (id: JobId) => Effect.Effect<ReadonlyArray<AttemptRecord>, NotFound | StoreUnavailable>
   /** Undefined for a job that never used steps. */
   readonly checkpoint: (id: JobId) => Effect.Effect<Checkpoint | undefined, NotFound | StoreUnavailable>
+  /** As the next attempt will be given it, with its version. */
+  readonly payload: (id: JobId) => Effect.Effect<JobResult, NotFound | StoreUnavailable>
   readonly result: (id: JobId) => Effect.Effect<JobResult | undefined, NotFound | StoreUnavailable>
   readonly progress: (id: JobId) => Effect.Effect<JobProgress | undefined, NotFound | StoreUnavailable>
   readonly output: (id: JobId) => Effect.Effect<JobOutput | undefined, NotFound | StoreUnavailable>

@@ -12,40 +12,58 @@ returns table (lanes int[], shares int[])
 language plpgsql volatile set plan_cache_mode = force_generic_plan as $$
 declare
   v_shown int[];
-  v_ids int[] := p_lanes;
   v_more boolean;
 begin
   select array_agg(case when s then 1 else least(p_capacity, 2 * p_capacity / cardinality(p_lanes) + 2) end order by n)
     into v_shown from unnest(p_suspects) with ordinality u(s, n);
   loop
-    select array_agg(d.lane_id order by d.lane_id), array_agg(d.won order by d.lane_id) into lanes, shares from (
+    select array_agg(w.lane_id), array_agg(w.won) into lanes, shares from (
       select n.lane_id, count(*)::int as won from (
-        select h.lane_id, h.suspect, h.priority, h.scheduled_at_ms, h.id,
-          row_number() over (partition by h.suspect order by h.priority desc, h.scheduled_at_ms, h.id) as place
-        from (
-          select head.*, lane.suspect from unnest(v_ids, p_suspects, v_shown) lane(id, suspect, shown)
-          cross join lateral (
-            select j.lane_id, j.priority, j.scheduled_at_ms, j.id from headgate.job j
-            where j.lane_id = lane.id and j.state = 'available'
-            order by j.priority desc, j.scheduled_at_ms, j.id limit lane.shown
-          ) head
-        ) h
-      ) n
-      where n.place = 1 or not n.suspect
-      order by n.priority desc, n.scheduled_at_ms, n.id limit p_capacity
-    ) d group by d.lane_id;
+        select head.* from unnest(p_lanes, v_shown) lane(id, shown)
+        cross join lateral (
+          select j.lane_id, j.priority, j.scheduled_at_ms, j.id from headgate.job j
+          where j.lane_id = lane.id and j.state = 'available'
+          order by j.priority desc, j.scheduled_at_ms, j.id limit lane.shown
+        ) head
+        order by head.priority desc, head.scheduled_at_ms, head.id limit p_capacity
+      ) n group by n.lane_id
+    ) w;
     exit when lanes is null;
 
     select array_agg(case when w.won = l.shown and not l.suspect then least(p_capacity, 8 * l.shown) else l.shown end
         order by l.n), bool_or(w.won = l.shown and l.shown < p_capacity and not l.suspect)
       into v_shown, v_more
-      from unnest(v_ids, p_suspects, v_shown) with ordinality l(id, suspect, shown, n)
+      from unnest(p_lanes, p_suspects, v_shown) with ordinality l(id, suspect, shown, n)
       left join unnest(lanes, shares) w(lane_id, won) on w.lane_id = l.id;
     exit when not coalesce(v_more, false);
   end loop;
   if lanes is not null then
     return next;
   end if;
+end $$;
+
+-- Of the lanes of suspects at most one stays: that of the job which is first in the queue, and none while the worker holds
+-- one already. Two calls of one worker must not take a suspect each: the lock makes them see one another.
+create function headgate.one_suspect(p_worker text, p_lanes int[], p_suspects boolean[])
+returns table (lanes int[], suspects boolean[])
+language plpgsql volatile set plan_cache_mode = force_generic_plan as $$
+declare
+  v_lane int;
+begin
+  if pg_try_advisory_xact_lock(hashtextextended('headgate suspect ' || p_worker, 0)) and not exists (
+    select from headgate.job r where r.worker = p_worker and r.state = 'running' and r.crash_attempt > 0
+  ) then
+    select head.lane_id into v_lane from unnest(p_lanes, p_suspects) lane(id, suspect)
+      cross join lateral (
+        select j.lane_id, j.priority, j.scheduled_at_ms, j.id from headgate.job j
+        where j.lane_id = lane.id and j.state = 'available'
+        order by j.priority desc, j.scheduled_at_ms, j.id limit 1
+      ) head
+      where lane.suspect order by head.priority desc, head.scheduled_at_ms, head.id limit 1;
+  end if;
+  select array_agg(l.id), array_agg(l.suspect) into lanes, suspects
+    from unnest(p_lanes, p_suspects) l(id, suspect) where not l.suspect or l.id = v_lane;
+  return next;
 end $$;
 
 create function headgate.admit(
@@ -70,13 +88,8 @@ begin
     from unnest(p_kinds, p_versions) known(kind, version)
     join headgate.lane l on l.kind = known.kind and l.version <= known.version and l.queue = any(p_queues);
 
-  -- Two calls of one worker must not take a suspect each: the lock makes them see one another.
-  if true = any(v_suspects) and (
-    not pg_try_advisory_xact_lock(hashtextextended('headgate suspect ' || p_worker, 0)) or exists (
-      select from headgate.job r where r.worker = p_worker and r.state = 'running' and r.crash_attempt > 0)
-  ) then
-    select array_agg(l.id), array_agg(false) into v_all, v_suspects
-      from unnest(v_all, v_suspects) l(id, suspect) where not l.suspect;
+  if true = any(v_suspects) then
+    select s.lanes, s.suspects into v_all, v_suspects from headgate.one_suspect(p_worker, v_all, v_suspects) s;
   end if;
 
   -- Another round only where late jobs used up a part of the capacity; a bounded number, since each is a write.

@@ -36,7 +36,7 @@ const make = Effect.gen(function*() {
     latch.closeUnsafe()
     sending = new Set(waiting)
     waiting.clear()
-    return Effect.ignore(notify([channelOf(schema), Bind.texts([...sending])]))
+    return Effect.ignoreCause(notify([channelOf(schema), Bind.texts([...sending])]))
   })
   const loop = latch.await.pipe(
     Effect.andThen(send),

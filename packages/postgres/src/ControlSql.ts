@@ -75,7 +75,9 @@ const attempts = 5
 
 export const sqlState = (error: SqlError.SqlError): string | undefined => {
   const cause: unknown = error.reason.cause
-  return typeof cause === "object" && cause !== null && "code" in cause && typeof cause.code === "string"
+  // A socket's error has a code too, such as ECONNREFUSED.
+  return typeof cause === "object" && cause !== null && "code" in cause && typeof cause.code === "string" &&
+      /^[0-9A-Z]{5}$/.test(cause.code)
     ? cause.code
     : undefined
 }

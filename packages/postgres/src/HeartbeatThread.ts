@@ -45,10 +45,10 @@ const mostDeaths = 3
 const farewellMillis = 1000
 
 /** Runs the thread; answers the last death when it will not stay alive. Interruption stops it. */
-export const run = Effect.fnUntraced(function*(data: ThreadData, onReport: (report: Report) => void) {
+export const run = Effect.fnUntraced(function*(data: ThreadData, onReport: (report: Report) => void, entry: URL = thread) {
   let deaths = 0
   while (true) {
-    const cause = yield* liveOnce(data, (report) => {
+    const cause = yield* liveOnce(data, entry, (report) => {
       deaths = 0
       onReport(report)
     })
@@ -60,7 +60,7 @@ export const run = Effect.fnUntraced(function*(data: ThreadData, onReport: (repo
 })
 
 /** Answers why the thread ended. */
-const liveOnce = (data: ThreadData, onReport: (report: Report) => void): Effect.Effect<Error> =>
+const liveOnce = (data: ThreadData, entry: URL, onReport: (report: Report) => void): Effect.Effect<Error> =>
   Effect.callback<Error>((resume) => {
     let cause = new Error("the heartbeat thread ended")
     const worker = new Worker(entry, { name: "headgate heartbeat", workerData: data, ...execArgv })
@@ -85,7 +85,7 @@ const stop = (worker: Worker): Effect.Effect<void> =>
   })
 
 const isSource = import.meta.url.endsWith(".ts")
-const entry = new URL(isSource ? "./heartbeat-thread.ts" : "./heartbeat-thread.js", import.meta.url)
+const thread = new URL(isSource ? "./heartbeat-thread.ts" : "./heartbeat-thread.js", import.meta.url)
 /** From its sources the package finds its siblings' sources; a built one inherits the program's own flags. */
 const execArgv = isSource
   ? { execArgv: ["--conditions=headgate-source", "--disable-warning=ExperimentalWarning"] }

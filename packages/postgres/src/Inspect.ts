@@ -22,6 +22,10 @@ const make = Effect.gen(function*() {
   const attempts = statement<AttemptRow>("Inspect.attempts", attemptsSql)
   const exists = statement<{ id: JobId }>("Inspect.checkpoint", "select j.id from headgate.job j where j.id = $1")
   const checkpoints = CheckpointRows.reader(statement, "Inspect.checkpoint")
+  const payload = statement<{ version: number; bytes: Uint8Array }>(
+    "Inspect.payload",
+    "select j.schema_version as version, j.payload as bytes from headgate.job j where j.id = $1"
+  )
   const result = statement<OpaqueRow>(
     "Inspect.result",
     "select j.result_version as version, j.result as bytes from headgate.job j where j.id = $1"
@@ -58,6 +62,9 @@ const make = Effect.gen(function*() {
       const found = (yield* checkpoints([id])).get(id)
       if (found === undefined) yield* one(id, yield* exists([Bind.text(id)]))
       return found
+    }),
+    payload: Effect.fn("Inspect.payload")(function*(id) {
+      return yield* one(id, yield* payload([Bind.text(id)]))
     }),
     result: Effect.fn("Inspect.result")(function*(id) {
       return toOpaque(yield* one(id, yield* result([Bind.text(id)])))

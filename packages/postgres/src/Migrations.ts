@@ -39,14 +39,14 @@ export interface Migration {
 /** Applies what is missing, and answers what that was. Uses one connection of the application's client. */
 export const run = Effect.fn("Migrations.run")(function*(options: Options = {}) {
   const schema = yield* schemaName(options)
-  const sql = yield* PgClient.PgClient
+  const sql = (yield* PgClient.PgClient).withoutTransforms()
   return yield* Effect.catchTag(migrate(sql, schema), "SqlError", databaseFault)
 })
 
 /** Fails unless every migration is applied. Changes nothing. */
 export const check = Effect.fn("Migrations.check")(function*(options: Options = {}) {
   const schema = yield* schemaName(options)
-  const sql = yield* PgClient.PgClient
+  const sql = (yield* PgClient.PgClient).withoutTransforms()
   const pending = yield* Effect.catchTag(findPending(sql, schema), "SqlError", databaseFault)
   if (pending.length === 0) return
   const names = pending.map(({ name }) => name).join(", ")

@@ -6,6 +6,7 @@ import * as PgClient from "@effect/sql-pg/PgClient"
 import type { Store } from "@headgate/core/Store"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
 import type * as SqlError from "effect/sql/SqlError"
 import * as Announcer from "./Announcer.ts"
 import * as Checkpoints from "./Checkpoints.ts"
@@ -31,7 +32,10 @@ export interface Options extends Partial<PostgresSettings> {
   readonly migrate?: boolean | undefined
 }
 
-export type StartFailure = Migrations.MigrationError | SqlError.SqlError
+/** The control connections reach another database than the application's client: a pooler or host list in between. */
+export class OtherDatabase extends Schema.TaggedError<OtherDatabase>()("OtherDatabase", { message: Schema.String }) {}
+
+export type StartFailure = Migrations.MigrationError | OtherDatabase | SqlError.SqlError
 
 /** With the settings given, and those of `PostgresSettings` for the rest. */
 export const layerWith = (options: Options): Layer.Layer<Store, StartFailure, PgClient.PgClient> =>
@@ -48,7 +52,25 @@ export const layer: Layer.Layer<Store, StartFailure, PgClient.PgClient> = layerW
 
 const leases = Leases.layer
 
+const isSameDatabase = Effect.gen(function*() {
+  const application = yield* PgClient.PgClient
+  const { client, schema } = yield* ControlSql.ControlSql
+  const identity = (sql: PgClient.PgClient) =>
+    Effect.map(
+      sql.unsafe<{ identity: string }>(
+        "select current_database() || ' ' || to_regclass($1)::oid::text as identity",
+        [`"${schema}".migration`]
+      ),
+      ([row]) => row?.identity
+    )
+  const [own, control] = yield* Effect.all([identity(application.withoutTransforms()), identity(client)])
+  if (own === control) return
+  const message = `the application's connections reach the database ${own}, the store's own reach ${control}`
+  return yield* new OtherDatabase({ message })
+})
+
 const capabilities = Layer.mergeAll(
+  Layer.effectDiscard(isSameDatabase),
   Gate.layer,
   leases,
   Checkpoints.layer,
@@ -60,7 +82,7 @@ const capabilities = Layer.mergeAll(
   Transactional.layer,
   Control.layer,
   Inspect.layer
-).pipe(Layer.provide(Announcer.layer), Layer.provideMerge(ControlSql.layer))
+).pipe(Layer.provide(Announcer.layer), Layer.provide(ControlSql.layer))
 
 /** The schema is checked before any control connection is made: those prepare statements on it. */
 const start = (migrate: boolean) =>

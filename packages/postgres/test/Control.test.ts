@@ -1,5 +1,4 @@
 import { Control } from "@headgate/core/Control"
-import { Duties } from "@headgate/core/Duties"
 import { fingerprint } from "@headgate/core/Fingerprint"
 import { Gate } from "@headgate/core/Gate"
 import type { JobId } from "@headgate/core/Ids"
@@ -27,14 +26,6 @@ const inOrder = Effect.fnUntraced(function*(queue: string, capacity = 10) {
     })
   )
   return claims.map(({ lease }) => String(lease.jobId))
-})
-
-/** Until so many statements stand in line behind the open transaction. */
-const waitingForLocks = Effect.fnUntraced(function*(count: number) {
-  const pg = yield* PgClient.PgClient
-  const waiting = pg<{ n: number }>`SELECT count(*)::int AS n FROM pg_stat_activity
-    WHERE wait_event_type = 'Lock' AND datname = current_database()`
-  yield* Effect.timeout(Effect.repeat(waiting, { until: ([row]) => row?.n === count }), "5 seconds")
 })
 
 layer(Jobs.layer, { excludeTestServices: true })("Control", (it) => {
@@ -134,11 +125,13 @@ layer(Jobs.layer, { excludeTestServices: true })("Control", (it) => {
       yield* Jobs.seed({ id: "w1" }, { id: "w2", state: "archived" }, { id: "w3", state: "scheduled" })
       const waiting = yield* pg.withTransaction(Effect.gen(function*() {
         yield* pg`SELECT 1 FROM headgate.cancel_job('w1'), headgate.retry_job('w2', false, null), headgate.promote_job('w3')`
-        const fibers = yield* Effect.forEach(
-          [control.cancel(id("w1")), control.retry(id("w2")), control.promote(id("w3"))],
-          (operation) => Effect.forkDetach(Effect.exit(operation))
-        )
-        yield* waitingForLocks(3)
+        const operations: ReadonlyArray<Effect.Effect<unknown, unknown>> = [
+          control.cancel(id("w1")),
+          control.retry(id("w2")),
+          control.promote(id("w3"))
+        ]
+        const fibers = yield* Effect.forEach(operations, (operation) => Effect.forkDetach(Effect.exit(operation)))
+        yield* Jobs.waitingForLocks(3)
         return fibers
       }))
       const [first, second, third] = yield* Effect.forEach(waiting, Fiber.join)
@@ -257,7 +250,7 @@ layer(Jobs.layer, { excludeTestServices: true })("Control", (it) => {
         yield* pg.withTransaction(Effect.gen(function*() {
           yield* Jobs.seed({ id: rival, unique_key: key(ends) })
           yield* Effect.forkDetach(Effect.flatMap(Effect.exit(control.retry(id(old))), (exit) => Deferred.succeed(retried, exit)))
-          yield* waitingForLocks(1)
+          yield* Jobs.waitingForLocks(1)
           if (ends === "rolls back") return yield* Effect.fail("rolls back" as const)
         })).pipe(Effect.catch((error) => error === "rolls back" ? Effect.void : Effect.fail(error)))
         const exit = yield* Deferred.await(retried)
@@ -403,6 +396,5 @@ layer(Jobs.layer, { excludeTestServices: true })("Control", (it) => {
           assert.deepStrictEqual(yield* Jobs.row(name), before)
         }
       }
-      yield* Duties.use((duties) => duties.promoteDue(1))
     }))
 })

@@ -66,6 +66,15 @@ export const stateOf = (id: string) => Effect.map(row(id), (job) => job?.["state
 
 export const lease = (id: string, fence = 1): LeaseRef => ({ jobId: jobId(id), leaseId, fence: fence as Fence })
 
+/** Until so many statements stand in line behind an open transaction. */
+export const waitingForLocks = Effect.fnUntraced(function*(count: number) {
+  // On another connection: inside the transaction the server shows the same moment again and again.
+  const { client } = yield* ControlSql.ControlSql
+  const waiting = client<{ n: number }>`SELECT count(*)::int AS n FROM pg_stat_activity
+    WHERE wait_event_type = 'Lock' AND datname = current_database()`
+  yield* Effect.timeout(Effect.repeat(waiting, { until: ([row]) => row?.n === count }), "5 seconds")
+})
+
 const defaults = (state: State, now: number): Seed => ({
   id: "",
   state,

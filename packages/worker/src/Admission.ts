@@ -30,6 +30,7 @@ export interface AdmissionParts {
 }
 
 export class Admission {
+  hasEnded = false
   private readonly parts: AdmissionParts
   private readonly nudge = new Nudge()
   /** There may be work that the last call did not see. */
@@ -58,6 +59,7 @@ export class Admission {
       else if (yield* this.handBackUnanswered) yield* this.ask
     }
     yield* this.handBackUnanswered
+    this.hasEnded = true
   })
 
   /** There may be new work. */

@@ -1,7 +1,8 @@
 /** What a handler runs with: the services its layer captured, those of its attempt, its scope, and a span if traced. */
-import type { Checkpoint } from "@headgate/core"
-import { type AttemptServices, Job } from "@headgate/core/Job"
+import type { Checkpoint, Registration } from "@headgate/core"
+import { type AttemptServices, Job, Output, Progress } from "@headgate/core/Job"
 import type { WorkerId } from "@headgate/core/Ids"
+import { Cursor, Once, Step } from "@headgate/core/Step"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Scope from "effect/Scope"
@@ -15,38 +16,63 @@ import type { StepStores } from "./StepStores.ts"
 
 type Program = Effect.Effect<unknown, unknown>
 
+export interface Prepared {
+  readonly program: Program
+  readonly context: Context.Context<never>
+}
+
 export class AttemptContexts {
   private readonly worker: WorkerId
   private readonly stores: StepStores
+  private readonly bases = new WeakMap<Registration, Context.Context<never>>()
 
   constructor(worker: WorkerId, stores: StepStores) {
     this.worker = worker
     this.stores = stores
   }
 
-  /** The handler with all it needs; a job with a checkpoint is resumed first. */
-  program(attempt: LocalAttempt, payload: unknown, scope: Scope.Closeable): Program {
-    const { context, run } = attempt.registration
-    const handle = (checkpoint: Checkpoint | undefined): Program =>
-      Effect.provideContext(
-        Effect.suspend(() => run(payload)),
-        this.context(attempt, scope, checkpoint)
-      )
-    const program = attempt.claim.checkpoint === undefined
-      ? handle(undefined)
-      : Effect.flatMap(prepareResume(attempt, this.stores), handle)
-    return inAttemptSpan(attempt, context, program)
+  /** The handler, and all it needs; a job with a checkpoint is resumed first. */
+  prepare(attempt: LocalAttempt, payload: unknown, scope: Scope.Closeable): Prepared {
+    const { registration } = attempt
+    const base = this.base(registration)
+    const handle = Effect.suspend(() => registration.run(payload))
+    if (attempt.claim.checkpoint === undefined) {
+      const context = this.complete(base, attempt, scope, undefined)
+      // SAFETY: `complete` adds the attempt's services, which is all the handler still asked for.
+      return { program: inAttemptSpan(attempt, base, handle as Program), context }
+    }
+    const resumed = Effect.flatMap(prepareResume(attempt, this.stores), (checkpoint) =>
+      Effect.provideContext(handle, this.complete(base, attempt, scope, checkpoint)))
+    return { program: inAttemptSpan(attempt, base, resumed), context: base }
   }
 
-  private context(
+  /** Services are added one by one on top: merging would copy all that the handler's layer captured, for each job. */
+  private complete(
+    base: Context.Context<never>,
     attempt: LocalAttempt,
     scope: Scope.Closeable,
     checkpoint: Checkpoint | undefined
   ): Context.Context<AttemptServices> {
-    return attempt.registration.context.pipe(
-      Context.add(Job, new JobOfAttempt(attempt, this.worker, completeWith(attempt))),
+    const services = attemptServices(attempt, this.stores, checkpoint)
+    return base.pipe(
+      Context.add(Step, Context.get(services, Step)),
+      Context.add(Cursor, Context.get(services, Cursor)),
+      Context.add(Once, Context.get(services, Once)),
+      Context.add(Progress, Context.get(services, Progress)),
+      Context.add(Output, Context.get(services, Output)),
       Context.add(Scope.Scope, scope),
-      Context.merge(attemptServices(attempt, this.stores, checkpoint))
+      Context.add(Job, new JobOfAttempt(attempt, this.worker, completeWith(attempt)))
     )
   }
+
+  private base(registration: Registration): Context.Context<never> {
+    const known = this.bases.get(registration)
+    if (known !== undefined) return known
+    // Flat, with room on top for what an attempt adds.
+    const base = Context.makeUnsafe<never>(registration.context.mapUnsafe, { maxDepth: MAX_ADDED })
+    this.bases.set(registration, base)
+    return base
+  }
 }
+
+const MAX_ADDED = 16

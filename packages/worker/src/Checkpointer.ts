@@ -38,7 +38,11 @@ export const make: Effect.Effect<Checkpointer, never, Checkpoints | Scope.Scope>
   const checkpoints = yield* Checkpoints
   const fork = yield* FiberSet.makeRuntime<never, void, never>()
   const batches = new Batches((batch, done) => {
-    fork(Effect.flatMap(send(checkpoints, batch), (answers) => Effect.sync(() => done(answers))))
+    const told = Effect.onExit(
+      send(checkpoints, batch),
+      (exit) => Effect.sync(() => done(Exit.isSuccess(exit) ? exit.value : batch.map(() => Exit.interrupt())))
+    )
+    fork(Effect.asVoid(told))
   })
   yield* Effect.addFinalizer(() => Effect.sync(() => batches.close()))
   return {

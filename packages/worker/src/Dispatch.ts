@@ -2,10 +2,13 @@
  * Runs claims as attempts: resolve, resume, run, normalise, settle, report. One fiber per attempt, started as soon as
  * there is a slot; nothing that a handler does reaches another attempt.
  */
-import type { Claim, InterruptionReason, LostLease } from "@headgate/core"
+import type { Claim, InterruptionReason, LostLease, TaskDefinition } from "@headgate/core"
+import { CodecError } from "@headgate/core/Codec"
 import type { Registration } from "@headgate/core/Handler"
 import { type HeartbeatSession, monotonicMs } from "@headgate/core/Heartbeat"
 import * as Outcome from "@headgate/core/Outcome"
+import { defaultRetry } from "@headgate/core/Retry"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import type * as Exit from "effect/Exit"
 import * as Result from "effect/Result"
@@ -149,7 +152,7 @@ export class Dispatch {
 
   private run(attempt: LocalAttempt, payload: unknown): void {
     const scope = Scope.makeUnsafe()
-    const { context, program } = this.parts.contexts.program(attempt, payload, scope)
+    const { context, program } = this.parts.contexts.prepare(attempt, payload, scope)
     const fiber = Effect.runForkWith(context)(Effect.withFiber((fiber) => {
       attempt.fiber = fiber
       return program
@@ -209,3 +212,24 @@ export class Dispatch {
 
 const endsOwnership = (reason: InterruptionReason): boolean =>
   reason === "lease_lost" || reason === "operator_cancel" || reason === "superseded"
+
+/** The gate gives no kind that was not asked for; a store that does is answered like one with a payload nobody can read. */
+const unknownKind = (kind: string): Registration => {
+  const unknown = Result.fail(new CodecError({ direction: "decode", message: `no handler for kind ${kind}`, kind }))
+  const codec = { encode: () => unknown, decode: () => unknown }
+  const definition: TaskDefinition = {
+    kind,
+    aliases: [],
+    version: 1,
+    queue: "default",
+    retry: defaultRetry,
+    stepSet: undefined,
+    steps: [],
+    stepMappings: [],
+    decodePayload: () => unknown,
+    success: codec,
+    error: codec,
+    isFailure: () => true
+  }
+  return { definition, run: () => Effect.void, context: Context.empty() }
+}

@@ -17,31 +17,27 @@ export interface DrainParts {
   readonly dispatch: Dispatch
   readonly inFlight: InFlight
   readonly settler: Settler
-  /** Ends when the admission loop has ended. */
-  readonly admissionEnded: Effect.Effect<unknown>
 }
 
 export const drain = Effect.fnUntraced(function*(parts: DrainParts) {
-  const { admission, admissionEnded, dispatch, inFlight, settings, settler } = parts
+  const { admission, dispatch, inFlight, settings, settler } = parts
+  const isQuiet = () => inFlight.running.size <= inFlight.zombies
   const graceEnd = monotonicMs() + settings.shutdownGraceMs
   admission.stop()
   dispatch.drain()
-  yield* within(quiet(inFlight), settings.shutdownGraceMs)
+  yield* until(isQuiet, graceEnd)
   for (const attempt of [...inFlight.running]) dispatch.stop(attempt, "shutdown")
-  yield* within(quiet(inFlight), DEAF_MS)
-  // A call of the gate that is still unanswered may bring claims to hand back.
-  yield* within(admissionEnded, Math.max(ANSWER_MS, graceEnd - monotonicMs()))
-  yield* within(settler.idle, ANSWER_MS)
+  yield* until(isQuiet, monotonicMs() + DEAF_MS)
+  // A call of the gate without an answer yet may still bring claims, to be handed back.
+  yield* until(() => admission.hasEnded && settler.isIdle, Math.max(graceEnd, monotonicMs() + ANSWER_MS))
   settler.close()
   dispatch.watchdog.close()
 })
 
-/** No handler runs but zombies. */
-const quiet = (inFlight: InFlight): Effect.Effect<void> =>
-  Effect.suspend(() => inFlight.running.size <= inFlight.zombies ? Effect.void : Effect.andThen(Effect.sleep(LOOK_MS), quiet(inFlight)))
-
-const within = (effect: Effect.Effect<unknown>, ms: number): Effect.Effect<void> =>
-  Effect.raceFirst(Effect.asVoid(effect), Effect.sleep(ms))
+const until = (isDone: () => boolean, end: number): Effect.Effect<void> =>
+  Effect.suspend(() =>
+    isDone() || monotonicMs() >= end ? Effect.void : Effect.andThen(Effect.sleep(LOOK_MS), until(isDone, end))
+  )
 
 const LOOK_MS = 10
 const DEAF_MS = 250

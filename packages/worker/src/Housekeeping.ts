@@ -24,6 +24,7 @@ export interface HousekeepingParts {
 /** One round of a duty; answers how long to wait for the next. */
 interface Duty {
   readonly name: string
+  readonly leaseMs: number
   readonly sweep: Effect.Effect<number, StoreUnavailable>
 }
 
@@ -33,43 +34,53 @@ export const SWEEP_LIMIT = 1000
 export const run = (parts: HousekeepingParts): Effect.Effect<void> =>
   Effect.forEach(dutiesOf(parts), (duty) => keepUp(parts, duty), { concurrency: "unbounded", discard: true })
 
-const dutiesOf = ({ duties, reporter, settings, wake }: HousekeepingParts): ReadonlyArray<Duty> => [
-  {
-    name: "promote",
-    sweep: Effect.map(duties.promoteDue(SWEEP_LIMIT), ({ nextDueInMs, promoted }) => {
-      if (promoted > 0) wake()
-      return promoted >= SWEEP_LIMIT ? 0 : Math.min(Math.max(nextDueInMs ?? MAX_PROMOTE_MS, MIN_PROMOTE_MS), MAX_PROMOTE_MS)
-    })
-  },
-  {
-    name: "reclaim",
-    sweep: Effect.map(duties.reclaimExpired(SWEEP_LIMIT), (reclaimed) => {
-      for (const { crashAttempt, jobId, kind, state, worker } of reclaimed) {
-        reporter.emit({ _tag: "JobReclaimed", jobId, kind, worker, state })
-        if (state === "quarantined") reporter.emit({ _tag: "JobQuarantined", jobId, kind, crashAttempt })
-      }
-      return reclaimed.length >= SWEEP_LIMIT ? 0 : Math.min(SWEEP_MS, settings.leaseMs / 4)
-    })
-  },
-  {
-    name: "expire",
-    sweep: Effect.map(duties.expireDue(SWEEP_LIMIT), (jobIds) => {
-      if (jobIds.length > 0) reporter.emit({ _tag: "JobsExpired", jobIds })
-      return jobIds.length >= SWEEP_LIMIT ? 0 : SWEEP_MS
-    })
-  },
-  {
-    name: "evict",
-    sweep: Effect.map(duties.evictRetained(SWEEP_LIMIT), (count) => {
-      if (count > 0) reporter.emit({ _tag: "JobsEvicted", count })
-      return count >= SWEEP_LIMIT ? 0 : EVICT_MS
-    })
-  }
-]
+const dutiesOf = (parts: HousekeepingParts): ReadonlyArray<Duty> => {
+  const leaseMs = Math.min(Math.max(parts.settings.leaseMs, MIN_DUTY_LEASE_MS), MAX_DUTY_LEASE_MS)
+  return [promote(parts, leaseMs), reclaim(parts, leaseMs), expire(parts, leaseMs), evict(parts)]
+}
+
+const promote = ({ duties, wake }: HousekeepingParts, leaseMs: number): Duty => ({
+  name: "promote",
+  leaseMs,
+  sweep: Effect.map(duties.promoteDue(SWEEP_LIMIT), ({ nextDueInMs, promoted }) => {
+    if (promoted > 0) wake()
+    return promoted >= SWEEP_LIMIT ? 0 : Math.min(Math.max(nextDueInMs ?? MAX_PROMOTE_MS, MIN_PROMOTE_MS), MAX_PROMOTE_MS)
+  })
+})
+
+const reclaim = ({ duties, reporter, settings }: HousekeepingParts, leaseMs: number): Duty => ({
+  name: "reclaim",
+  leaseMs,
+  sweep: Effect.map(duties.reclaimExpired(SWEEP_LIMIT), (reclaimed) => {
+    for (const { crashAttempt, jobId, kind, state, worker } of reclaimed) {
+      reporter.emit({ _tag: "JobReclaimed", jobId, kind, worker, state })
+      if (state === "quarantined") reporter.emit({ _tag: "JobQuarantined", jobId, kind, crashAttempt })
+    }
+    return reclaimed.length >= SWEEP_LIMIT ? 0 : Math.min(SWEEP_MS, settings.leaseMs / 4)
+  })
+})
+
+const expire = ({ duties, reporter }: HousekeepingParts, leaseMs: number): Duty => ({
+  name: "expire",
+  leaseMs,
+  sweep: Effect.map(duties.expireDue(SWEEP_LIMIT), (jobIds) => {
+    if (jobIds.length > 0) reporter.emit({ _tag: "JobsExpired", jobIds })
+    return jobIds.length >= SWEEP_LIMIT ? 0 : SWEEP_MS
+  })
+})
+
+const evict = ({ duties, reporter }: HousekeepingParts): Duty => ({
+  name: "evict",
+  leaseMs: 3 * EVICT_MS,
+  sweep: Effect.map(duties.evictRetained(SWEEP_LIMIT), (count) => {
+    if (count > 0) reporter.emit({ _tag: "JobsEvicted", count })
+    return count >= SWEEP_LIMIT ? 0 : EVICT_MS
+  })
+})
 
 const keepUp = (parts: HousekeepingParts, duty: Duty): Effect.Effect<never> => {
   const { duties, outage, settings } = parts
-  const leaseMs = Math.min(Math.max(settings.leaseMs, MIN_DUTY_LEASE_MS), MAX_DUTY_LEASE_MS)
+  const { leaseMs } = duty
   let heldUntil = 0
   let faults = 0
   const hold = Effect.suspend(() => {
@@ -81,14 +92,13 @@ const keepUp = (parts: HousekeepingParts, duty: Duty): Effect.Effect<never> => {
     })
   })
   const round = Effect.flatMap(hold, (isHeld) => isHeld ? duty.sweep : Effect.succeed(leaseMs / 2))
-  // A pause never outlasts the lease on the duty: a holder that sleeps longer would lose it in between.
-  const pause = (ms: number) => Effect.sleep(Math.min(ms, leaseMs / 2) * (0.9 + 0.2 * Math.random()))
+  const pause = (ms: number) => Effect.sleep(ms * (0.9 + 0.2 * Math.random()))
   const next = Effect.flatMap(outage.watch(`Duties.${duty.name}`, round), (ms) => {
     faults = ms === undefined ? faults + 1 : 0
     return pause(ms ?? backoffMs(faults))
   })
   const resign = Effect.suspend(() =>
-    heldUntil === 0 ? Effect.void : Effect.ignore(Effect.timeout(duties.releaseDuty(duty.name, settings.id), RESIGN_MS))
+    heldUntil === 0 ? Effect.void : Effect.ignore(Effect.timeout(Effect.interruptible(duties.releaseDuty(duty.name, settings.id)), RESIGN_MS))
   )
   return Effect.onExit(Effect.forever(next), () => resign)
 }

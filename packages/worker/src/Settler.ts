@@ -37,7 +37,6 @@ export class Settler {
   private flushes = 0
   private isDue = false
   private isClosed = false
-  private waiting: Array<() => void> = []
   private readonly parts: SettlerParts
 
   constructor(parts: SettlerParts) {
@@ -60,12 +59,6 @@ export class Settler {
     return this.pending.length
   }
 
-  /** Answers when nothing waits and nothing is on its way. */
-  readonly idle: Effect.Effect<void> = Effect.callback((resume) => {
-    if (this.isIdle) return resume(Effect.void)
-    this.waiting.push(() => resume(Effect.void))
-  })
-
   /** Gives up what is still being retried. */
   close(): void {
     this.isClosed = true
@@ -82,7 +75,6 @@ export class Settler {
         this.flushes--
         this.parts.settled()
         this.pump()
-        if (this.isIdle) for (const done of this.waiting.splice(0)) done()
       })
     }
   }

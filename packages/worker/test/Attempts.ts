@@ -2,6 +2,7 @@
  * Attempts driven by hand over the real store, one at a time, as the worker drives them: admitted, resumed, run,
  * normalised and settled. What a test wants to do in between (crash, take over, move the clock) it does between calls.
  */
+import * as PgClient from "@effect/sql-pg/PgClient"
 import type { AttemptServices, Outcome, StepWrite, Task, TrackedLease } from "@headgate/core"
 import { Checkpoints, Duties, Gate, Job, LeaseId, Leases, WorkerId } from "@headgate/core"
 import * as Announcer from "@headgate/postgres/Announcer"
@@ -15,7 +16,7 @@ import * as PgLeases from "@headgate/postgres/Leases"
 import * as PgProducer from "@headgate/postgres/Producer"
 import * as PgReports from "@headgate/postgres/Reports"
 import { TestDatabase, Time } from "@headgate/testkit"
-import { Context, Effect, Exit, Fiber, Layer } from "effect"
+import { Cause, Context, Effect, Exit, Fiber, Layer } from "effect"
 import * as Crypto from "node:crypto"
 import { LocalAttempt } from "../src/Attempt.ts"
 import { completeWith } from "../src/Completion.ts"
@@ -66,70 +67,85 @@ export interface Ran extends Held {
 
 export type Handler = Effect.Effect<unknown, unknown, AttemptServices>
 
+type Send = Checkpoints["Service"]["write"]
+
+export interface WorkerOptions {
+  /** Default: a minute, so that a slow machine cannot spoil a guess. */
+  readonly guessMs?: number | undefined
+  /** What happens to each batch on its way to the store. */
+  readonly way?: ((batch: Parameters<Send>[0], send: Send) => ReturnType<Send>) | undefined
+}
+
 /** A worker of its own: what one process would share among its attempts, and every batch it sent to the store. */
-export const worker = Effect.fnUntraced(function*(settings: Partial<StepStores.StepSettings> = {}) {
-  const gate = yield* Gate
-  const leases = yield* Leases
-  const checkpoints = yield* Checkpoints
-  const id = WorkerId.make(`w-${Crypto.randomUUID()}`)
-  const batches: Array<ReadonlyArray<StepWrite>> = []
-  const watched = Checkpoints.of({
-    ...checkpoints,
-    write: (batch) => Effect.suspend(() => (batches.push(batch), checkpoints.write(batch)))
-  })
-  const stores = yield* StepStores.make.pipe(
-    Effect.provideService(Checkpoints, watched),
-    Effect.provideService(StepStores.StepSettings, { guessMs: settings.guessMs ?? 60_000 })
-  )
+export const worker = Effect.fnUntraced(
+  function*({ guessMs = 60_000, way = (batch, send) => send(batch) }: WorkerOptions = {}) {
+    const gate = yield* Gate
+    const leases = yield* Leases
+    const checkpoints = yield* Checkpoints
+    const id = WorkerId.make(`w-${Crypto.randomUUID()}`)
+    const batches: Array<ReadonlyArray<StepWrite>> = []
+    const watched = Checkpoints.of({
+      ...checkpoints,
+      write: (batch) => Effect.suspend(() => (batches.push(batch), way(batch, checkpoints.write)))
+    })
+    const stores = yield* StepStores.make.pipe(
+      Effect.provideService(Checkpoints, watched),
+      Effect.provideService(StepStores.StepSettings, { guessMs })
+    )
 
-  const claimAll = Effect.fnUntraced(function*(task: AnyTask, capacity: number) {
-    const { claims } = yield* gate.admit({
-      worker: id,
-      leaseId: LeaseId.make(Crypto.randomUUID()),
-      queues: [task.definition.queue],
-      kinds: [{ kind: task.kind, version: task.definition.version }],
-      capacity,
-      leaseMs: LEASE_MS,
-      quantum: undefined
+    const claimAll = Effect.fnUntraced(function*(task: AnyTask, capacity: number) {
+      const { claims } = yield* gate.admit({
+        worker: id,
+        leaseId: LeaseId.make(Crypto.randomUUID()),
+        queues: [task.definition.queue],
+        kinds: [{ kind: task.kind, version: task.definition.version }],
+        capacity,
+        leaseMs: LEASE_MS,
+        quantum: undefined
+      })
+      return claims.map((claim): Held => {
+        const lease = new HeldLease()
+        const registration = { definition: task.definition, run: () => Effect.void, context: Context.empty() }
+        return { lease, attempt: new LocalAttempt(claim, registration, LEASE_MS, lease, performance.now()) }
+      })
     })
-    return claims.map((claim): Held => {
-      const lease = new HeldLease()
-      const registration = { definition: task.definition, run: () => Effect.void, context: Context.empty() }
-      return { lease, attempt: new LocalAttempt(claim, registration, LEASE_MS, lease, performance.now()) }
+    const claim = Effect.fnUntraced(function*(task: AnyTask) {
+      const [held] = yield* claimAll(task, 1)
+      if (held === undefined) return yield* Effect.die(new Error(`nothing to run of ${task.kind}`))
+      return held
     })
-  })
-  const claim = Effect.fnUntraced(function*(task: AnyTask) {
-    const [held] = yield* claimAll(task, 1)
-    if (held === undefined) return yield* Effect.die(new Error(`nothing to run of ${task.kind}`))
-    return held
-  })
 
-  const start = ({ attempt }: Held, handler: Handler) =>
-    Effect.sync(() => {
-      const services = (checkpoint: Parameters<typeof attemptServices>[2]) =>
-        Context.add(attemptServices(attempt, stores, checkpoint), Job, new JobOfAttempt(attempt, id, completeWith(attempt)))
-      const run = Effect.flatMap(
-        prepareResume(attempt, stores),
-        (checkpoint) => Effect.provideContext(handler, services(checkpoint))
-      )
-      const fiber = Effect.runFork(run)
-      attempt.fiber = fiber
-      return fiber
+    const start = ({ attempt }: Held, handler: Handler) =>
+      Effect.sync(() => {
+        const services = (checkpoint: Parameters<typeof attemptServices>[2]) =>
+          Context.add(
+            attemptServices(attempt, stores, checkpoint),
+            Job,
+            new JobOfAttempt(attempt, id, completeWith(attempt))
+          )
+        const run = Effect.flatMap(
+          prepareResume(attempt, stores),
+          (checkpoint) => Effect.provideContext(handler, services(checkpoint))
+        )
+        const fiber = Effect.runFork(run)
+        attempt.fiber = fiber
+        return fiber
+      })
+    const settle = Effect.fnUntraced(function*(held: Held, exit: Exit.Exit<unknown, unknown>) {
+      const outcome = normalise(held.attempt, exit)
+      if (outcome !== undefined) yield* leases.settle([{ lease: held.attempt.claim.lease, outcome }])
+      return { ...held, exit, outcome }
     })
-  const settle = Effect.fnUntraced(function*(held: Held, exit: Exit.Exit<unknown, unknown>) {
-    const outcome = normalise(held.attempt, exit)
-    if (outcome !== undefined) yield* leases.settle([{ lease: held.attempt.claim.lease, outcome }])
-    return { ...held, exit, outcome }
-  })
-  const finish = Effect.fnUntraced(function*(held: Held, handler: Handler) {
-    return yield* settle(held, yield* Fiber.await(yield* start(held, handler)))
-  })
-  /** Runs the next job of the task to the end of one attempt. */
-  const run = Effect.fnUntraced(function*(task: AnyTask, handler: Handler) {
-    return yield* finish(yield* claim(task), handler)
-  })
-  return { id, batches, stores, claim, claimAll, start, settle, finish, run }
-})
+    const finish = Effect.fnUntraced(function*(held: Held, handler: Handler) {
+      return yield* settle(held, yield* Fiber.await(yield* start(held, handler)))
+    })
+    /** Runs the next job of the task to the end of one attempt. */
+    const run = Effect.fnUntraced(function*(task: AnyTask, handler: Handler) {
+      return yield* finish(yield* claim(task), handler)
+    })
+    return { id, batches, stores, claim, claimAll, start, settle, finish, run }
+  }
+)
 
 /** The process is gone without a word: the lease runs out, the job comes back, and it is due again. */
 export const crash = Effect.fnUntraced(function*() {
@@ -144,4 +160,25 @@ export const due = Effect.fnUntraced(function*() {
   const duties = yield* Duties
   yield* Time.advance("1 hour")
   yield* duties.promoteDue(1000)
+})
+
+/** The typed failure of an exit. */
+export const failure = (exit: Exit.Exit<unknown, unknown>): unknown =>
+  Exit.isFailure(exit) ? exit.cause.reasons.find(Cause.isFailReason)?.error : undefined
+
+/** Does something whenever a body runs, and says in which order. */
+export const log = () => {
+  const entries: Array<string> = []
+  return { entries, say: (entry: string) => Effect.sync(() => void entries.push(entry)) }
+}
+
+export const ending = ({ attempt: { ending } }: Held): string | undefined =>
+  ending?._tag === "Interrupted" ? ending.reason : ending?._tag
+
+/** The reason that is stored with the job's latest attempt. */
+export const reason = Effect.fnUntraced(function*(id: string) {
+  const pg = yield* PgClient.PgClient
+  const rows = yield* pg<{ reason: string | null }>`SELECT coalesce(error_text, error_message) AS reason
+    FROM headgate.attempt WHERE job_id = ${id} ORDER BY fence DESC LIMIT 1`
+  return rows[0]?.reason ?? ""
 })

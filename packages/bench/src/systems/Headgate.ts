@@ -1,9 +1,8 @@
 /** headgate as its users run it: every guarantee on, defaults where a setting does not say otherwise. */
 import * as PgClient from "@effect/sql-pg/PgClient"
-import * as Gate from "@headgate/core/Gate"
-import * as Task from "@headgate/core/Task"
+import { Gate } from "@headgate/core/Gate"
+import { Task } from "@headgate/core/Task"
 import * as PostgresStore from "@headgate/postgres/PostgresStore"
-import * as Worker from "@headgate/worker/Worker"
 import * as Effect from "effect/Effect"
 import * as Latch from "effect/Latch"
 import * as Layer from "effect/Layer"
@@ -19,7 +18,7 @@ const payload = Schema.Struct({ n: Schema.Int })
 
 /** The same no-op, deleted when it is done or kept for a day. */
 const taskOf = (setting: Setting) =>
-  Task.Task.make(setting.isKept ? "no-op-kept" : "no-op", {
+  Task.make(setting.isKept ? "no-op-kept" : "no-op", {
     payload,
     retention: setting.isKept ? "1 day" : 0
   })
@@ -60,12 +59,13 @@ const fill: System["fill"] = (url, setting, count) => {
 }
 
 const connectWorker: System["connectWorker"] = async (url, setting, onHandled) => {
+  const { Worker } = await import("@headgate/worker/Worker")
   // The worker has started and waits at its gate, where every other system waits to be told to start.
   const open = Latch.makeUnsafe(false)
   const gate = Layer.effect(
-    Gate.Gate,
-    Gate.Gate.use((gate) =>
-      Effect.succeed(Gate.Gate.of({ ...gate, admit: (request) => Effect.andThen(open.await, gate.admit(request)) }))
+    Gate,
+    Gate.use((gate) =>
+      Effect.succeed(Gate.of({ ...gate, admit: (request) => Effect.andThen(open.await, gate.admit(request)) }))
     )
   )
   const handler = taskOf(setting).toLayer(() => Effect.sync(() => onHandled(1)))

@@ -3,7 +3,7 @@
  * queue before; the clock runs from their release until the database holds no unfinished job.
  */
 import { type Child, spawn } from "../Children.ts"
-import type { Measurement } from "../Measurement.ts"
+import { type Measurement, measurements } from "../Measurement.ts"
 import { one } from "../Server.ts"
 import type { Database } from "../Server.ts"
 import type { Setting, System } from "../System.ts"
@@ -48,15 +48,7 @@ export const drain = async (
   const spent = await cost()
   await verify(system, setting, database, children, warmup, jobs)
   const processMicros = children.reduce((sum, child) => sum + child.cpuMicros(), 0)
-  return [
-    { metric: "drain", unit: "jobs/s", value: jobs / (elapsedMs / 1000) },
-    { metric: "writing transactions", unit: "per job", value: spent.commits / jobs },
-    { metric: "WAL", unit: "bytes/job", value: spent.walBytes / jobs },
-    { metric: "CPU of the processes", unit: "us/job", value: processMicros / jobs },
-    ...(spent.cpuMicros === undefined
-      ? []
-      : [{ metric: "CPU of the database", unit: "us/job", value: spent.cpuMicros / jobs }])
-  ]
+  return measurements("drain", jobs, elapsedMs, processMicros, spent)
 }
 
 /** Milliseconds from the order to start until all is done. */

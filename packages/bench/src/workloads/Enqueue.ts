@@ -1,6 +1,6 @@
 /** W1: how fast one process stores jobs: one by one from 16 callers at once, and in batches one after another. */
 import { type Child, spawn } from "../Children.ts"
-import type { Measurement } from "../Measurement.ts"
+import { type Measurement, measurements } from "../Measurement.ts"
 import type { Database } from "../Server.ts"
 import type { Setting, System } from "../System.ts"
 
@@ -34,13 +34,5 @@ export const enqueue = async (
   const { cpuMicros, elapsedMs } = await produced
   const spent = await cost()
   const metric = batch === 1 ? `enqueue one by one, ${callers} callers` : `enqueue ${batch} at a time`
-  return [
-    { metric, unit: "jobs/s", value: jobs / (elapsedMs / 1000) },
-    { metric: `${metric}: writing transactions`, unit: "per job", value: spent.commits / jobs },
-    { metric: `${metric}: WAL`, unit: "bytes/job", value: spent.walBytes / jobs },
-    { metric: `${metric}: CPU of the process`, unit: "us/job", value: cpuMicros / jobs },
-    ...(spent.cpuMicros === undefined
-      ? []
-      : [{ metric: `${metric}: CPU of the database`, unit: "us/job", value: spent.cpuMicros / jobs }])
-  ]
+  return measurements(metric, jobs, elapsedMs, cpuMicros, spent)
 }

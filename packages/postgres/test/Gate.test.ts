@@ -1,0 +1,191 @@
+import { Gate } from "@headgate/core/Gate"
+import * as Outcome from "@headgate/core/Outcome"
+import { Checkpoints } from "@headgate/core/Checkpoints"
+import { Time } from "@headgate/testkit"
+import * as PgClient from "@effect/sql-pg/PgClient"
+import { assert, layer } from "@effect/vitest"
+import { Effect } from "effect"
+import * as Store from "./Store.ts"
+
+const ids = (claims: ReadonlyArray<{ readonly lease: { readonly jobId: string } }>) => claims.map(({ lease }) => lease.jobId)
+
+layer(Store.layer, { excludeTestServices: true })("Gate", (it) => {
+  it.effect("a claim carries all that an attempt needs, and the row its lease", () =>
+    Effect.gen(function*() {
+      const before = yield* Time.now()
+      yield* Store.enqueue({
+        id: "full",
+        queue: "full",
+        payload: Store.bytes("{}"),
+        partitionKey: "shop",
+        priority: 7,
+        maxAttempts: 4,
+        timeoutMs: 1500,
+        deadlineInMs: 3_600_000,
+        retentionMs: 5,
+        headers: { "x-käse": "🧀", traceparent: "00-x" }
+      })
+      const leaseId = Store.leaseId()
+      const [claim] = yield* Store.admit({ queues: ["full"], leaseId, leaseMs: 20_000 })
+      assert(claim !== undefined)
+      assert.deepInclude(claim, {
+        lease: { jobId: "full", leaseId, fence: 1 },
+        kind: "greet",
+        schemaVersion: 1,
+        queue: "full",
+        partitionKey: "shop",
+        priority: 7,
+        attempt: 0,
+        maxAttempts: 4,
+        crashAttempt: 0,
+        streak: 0,
+        timeoutMs: 1500,
+        retentionMs: 5,
+        headers: { "x-käse": "🧀", traceparent: "00-x" },
+        checkpoint: undefined
+      })
+      assert.deepStrictEqual([...claim.payload], [...Store.bytes("{}")])
+      assert.strictEqual(claim.deadlineAtMs, claim.enqueuedAtMs + 3_600_000)
+      assert.isAtLeast(claim.claimedAtMs, before)
+      assert.deepStrictEqual(yield* Store.columns("full", "state", "worker", "lease_id", "fence", "lease_expires_at_ms"), [
+        "running",
+        "w1",
+        leaseId,
+        1,
+        claim.claimedAtMs + 20_000
+      ])
+    }))
+
+  it.effect("eight workers that ask at once share the jobs and claim none twice", () =>
+    Effect.gen(function*() {
+      yield* Store.enqueue(...Array.from({ length: 400 }, (_, n) => ({ id: `race-${n}`, queue: "race", kind: `k${n % 3}` })))
+      const kinds = { k0: 1, k1: 1, k2: 1 }
+      const worker = (n: number) =>
+        Effect.gen(function*() {
+          const mine: Array<string> = []
+          for (let empty = 0; empty < 3;) {
+            const claims = yield* Store.admit({ worker: `w${n}`, queues: ["race"], kinds, capacity: 7 })
+            mine.push(...ids(claims))
+            if (claims.length === 0) empty++
+          }
+          return mine
+        })
+      const claimed = yield* Effect.all(Array.from({ length: 8 }, (_, n) => worker(n)), { concurrency: 8 })
+      assert.strictEqual(claimed.flat().length, 400)
+      assert.strictEqual(new Set(claimed.flat()).size, 400)
+      assert.isAbove(claimed.filter((mine) => mine.length > 0).length, 1)
+    }))
+
+  it.effect("a job that another session holds is passed over, and so is what it had become", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      yield* Store.enqueue({ id: "held", queue: "held" }, { id: "free", queue: "held" })
+      const claims = yield* sql.withTransaction(Effect.gen(function*() {
+        yield* sql`SELECT 1 FROM headgate.job WHERE id = 'held' FOR UPDATE`
+        return yield* Store.admit({ queues: ["held"], capacity: 2 })
+      }))
+      assert.deepStrictEqual(ids(claims), ["free"])
+      assert.strictEqual(yield* Store.stateOf("held"), "available")
+    }))
+
+  it.effect("jobs of several lanes come in queue order: priority, then due time, then id", () =>
+    Effect.gen(function*() {
+      const at = yield* Time.now()
+      yield* Store.enqueue(
+        { id: "o3", queue: "order", kind: "a", scheduledAtMs: at - 300 },
+        { id: "o1", queue: "order", kind: "b", scheduledAtMs: at - 100, priority: 5 },
+        { id: "o2", queue: "order", kind: "c", scheduledAtMs: at - 400 },
+        { id: "o4", queue: "order", kind: "a", scheduledAtMs: at - 200 },
+        { id: "o0", queue: "order", kind: "a", scheduledAtMs: at - 500, priority: 5 }
+      )
+      const kinds = { a: 1, b: 1, c: 1 }
+      assert.deepStrictEqual(ids(yield* Store.admit({ queues: ["order"], kinds, capacity: 3 })), ["o0", "o1", "o2"])
+      assert.deepStrictEqual(ids(yield* Store.admit({ queues: ["order"], kinds, capacity: 3 })), ["o3", "o4"])
+    }))
+
+  it.effect("one lane may win the whole capacity against many others", () =>
+    Effect.gen(function*() {
+      const many = Array.from({ length: 30 }, (_, n) => ({ id: `low-${n}`, queue: "wide", kind: `kind${n}` }))
+      const urgent = Array.from({ length: 40 }, (_, n) => ({ id: `high-${n}`, queue: "wide", kind: "urgent", priority: 1 }))
+      yield* Store.enqueue(...many, ...urgent)
+      const kinds = { urgent: 1, ...Object.fromEntries(many.map(({ kind }) => [kind, 1])) }
+      const claims = yield* Store.admit({ queues: ["wide"], kinds, capacity: 40 })
+      assert.deepStrictEqual(new Set(claims.map(({ kind }) => kind)), new Set(["urgent"]))
+      assert.strictEqual(claims.length, 40)
+    }))
+
+  it.effect("a worker is given no version above its own", () =>
+    Effect.gen(function*() {
+      yield* Store.enqueue({ id: "v1", queue: "ver", schemaVersion: 1 }, { id: "v2", queue: "ver", schemaVersion: 2 })
+      assert.deepStrictEqual(ids(yield* Store.admit({ queues: ["ver"], kinds: { greet: 1 } })), ["v1"])
+      assert.deepStrictEqual(ids(yield* Store.admit({ queues: ["ver"], kinds: { greet: 2 } })), ["v2"])
+    }))
+
+  it.effect("a job past its deadline or its time in the queue is archived by the call that meets it, and never starts", () =>
+    Effect.gen(function*() {
+      yield* Store.enqueue(
+        { id: "late", queue: "late", deadlineInMs: 10 },
+        { id: "waited", queue: "late", queueTimeoutMs: 10 },
+        { id: "fine", queue: "late", priority: -1 }
+      )
+      yield* Time.advance(11)
+      // The places of the late ones go to the next job in the same call.
+      assert.deepStrictEqual(ids(yield* Store.admit({ queues: ["late"], capacity: 1 })), ["fine"])
+      assert.deepStrictEqual(yield* Store.columns("late", "state", "reason", "fence"), ["archived", "deadline", 0])
+      assert.deepStrictEqual(yield* Store.columns("waited", "state", "reason", "fence"), ["archived", "queue_timeout", 0])
+    }))
+
+  it.effect("a worker holds one job that crashed before at a time, also when it asks twice at once", () =>
+    Effect.gen(function*() {
+      const crashed = Outcome.crashed({ tag: "Defect", message: "boom", text: "boom" }, 0)
+      for (const id of ["s1", "s2", "s3"]) yield* Store.settle(yield* Store.running({ id, queue: "sus" }), crashed)
+      yield* Store.enqueue({ id: "well", queue: "sus" })
+      yield* (yield* PgClient.PgClient)`UPDATE headgate.job SET state = 'available' WHERE id IN ('s1', 's2', 's3')`
+      const twice = yield* Effect.all([Store.admit({ queues: ["sus"] }), Store.admit({ queues: ["sus"] })], { concurrency: 2 })
+      const suspects = twice.flat().filter(({ crashAttempt }) => crashAttempt > 0)
+      assert.strictEqual(suspects.length, 1)
+      assert.deepStrictEqual(ids(yield* Store.admit({ queues: ["sus"] })), [])
+      assert.strictEqual((yield* Store.admit({ queues: ["sus"], worker: "w2" })).length, 1)
+      yield* Store.settle(suspects[0]!.lease, Outcome.success)
+      assert.strictEqual((yield* Store.admit({ queues: ["sus"] })).length, 1)
+    }))
+
+  it.effect("a resumed job brings its checkpoint", () =>
+    Effect.gen(function*() {
+      const lease = yield* Store.running({ id: "resumed", queue: "resumed" })
+      const record = { step: "a", kind: "step", position: 0, result: Store.bytes("r"), wakeAtMs: undefined } as const
+      yield* Checkpoints.use((checkpoints) =>
+        checkpoints.write([{
+          lease,
+          leaseMs: 1000,
+          record,
+          mark: "b",
+          cursor: { step: "b", bytes: Store.bytes("c") },
+          open: { stepSet: ["a", "b,c"], version: 3 }
+        }])
+      )
+      yield* Store.settle(lease, Outcome.released)
+      assert.deepStrictEqual(yield* Store.admit({ queues: ["resumed"], kinds: { greet: 2 } }), [])
+      const [claim] = yield* Store.admit({ queues: ["resumed"], kinds: { greet: 3 } })
+      assert.deepStrictEqual(claim?.checkpoint, {
+        stepSet: ["a", "b,c"],
+        version: 3,
+        records: [record],
+        inProgress: "b",
+        cursor: { step: "b", bytes: Store.bytes("c") },
+        crashesByStep: {}
+      })
+    }))
+
+  it.effect("abandoning a lease hands back what it claimed, uncharged, and nothing of another lease", () =>
+    Effect.gen(function*() {
+      yield* Store.enqueue({ id: "a1", queue: "lost" }, { id: "a2", queue: "lost" })
+      const [lost] = yield* Store.admit({ queues: ["lost"], capacity: 1 })
+      yield* Store.admit({ queues: ["lost"], capacity: 1 })
+      assert.strictEqual(yield* Gate.use((gate) => gate.abandon(lost!.lease.leaseId)), 1)
+      assert.strictEqual(yield* Gate.use((gate) => gate.abandon(lost!.lease.leaseId)), 0)
+      const columns = yield* Store.columns("a1", "state", "fence", "attempt", "crash_attempt", "worker")
+      assert.deepStrictEqual(columns, ["available", 1, 0, 0, null])
+      assert.strictEqual(yield* Store.stateOf("a2"), "running")
+    }))
+})

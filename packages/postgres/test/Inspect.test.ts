@@ -1,0 +1,224 @@
+import { Inspect } from "@headgate/core/Inspect"
+import type { StoreUnavailable } from "@headgate/core/Refusals"
+import { State } from "@headgate/core/State"
+import { Time } from "@headgate/testkit"
+import * as PgClient from "@effect/sql-pg/PgClient"
+import { assert, layer } from "@effect/vitest"
+import { Effect } from "effect"
+import * as Jobs from "./Jobs.ts"
+
+const id = Jobs.jobId
+
+const worker = Effect.fnUntraced(function*(name: string, seenAtMs: number, known: Record<string, number>, queues = ["default"]) {
+  const pg = yield* PgClient.PgClient
+  yield* pg`INSERT INTO headgate.worker (started_at_ms, seen_at_ms, lease_ms, capacity, running, id, queues, kinds, versions)
+    VALUES (1, ${BigInt(seenAtMs)}, 1000, 10, 2, ${name}, ${queues}, ${Object.keys(known)}, ${Object.values(known)})`
+})
+
+layer(Jobs.layer, { excludeTestServices: true })("Inspect", (it) => {
+  it.effect("reading a job that does not exist says so, whatever is read", () =>
+    Effect.gen(function*() {
+      const inspect = yield* Inspect
+      const reads: ReadonlyArray<Effect.Effect<unknown, StoreUnavailable | { readonly _tag: "NotFound" }>> = [
+        inspect.job(id("nobody")),
+        inspect.attempts(id("nobody")),
+        inspect.checkpoint(id("nobody")),
+        inspect.result(id("nobody")),
+        inspect.progress(id("nobody")),
+        inspect.output(id("nobody"))
+      ]
+      for (const read of reads) assert.strictEqual((yield* Effect.flip(read))._tag, "NotFound")
+    }))
+
+  it.effect("a job that wrote nothing has no attempts, checkpoint, result, progress or output", () =>
+    Effect.gen(function*() {
+      const inspect = yield* Inspect
+      yield* Jobs.seed({ id: "bare" })
+      assert.deepStrictEqual(yield* inspect.attempts(id("bare")), [])
+      for (const read of [inspect.checkpoint, inspect.result, inspect.progress, inspect.output]) {
+        assert.strictEqual(yield* read(id("bare")), undefined)
+      }
+    }))
+
+  it.effect("a summary tells where the job stands, and no payload", () =>
+    Effect.gen(function*() {
+      const inspect = yield* Inspect
+      const now = yield* Time.freeze()
+      yield* Jobs.seed({
+        id: "sum",
+        state: "running",
+        payload: "\\x736563726574",
+        partition_key: "p",
+        priority: 3,
+        attempt: 1,
+        crash_attempt: 2,
+        fence: 6,
+        tags: ["a", "b"],
+        deadline_at_ms: now + 9,
+        orphaned: true
+      })
+      assert.deepStrictEqual(yield* inspect.job(id("sum")), {
+        id: id("sum"),
+        kind: "greet",
+        schemaVersion: 1,
+        state: "running",
+        queue: "default",
+        partitionKey: "p",
+        priority: 3,
+        attempt: 1,
+        maxAttempts: 5,
+        crashAttempt: 2,
+        crashLimit: 3,
+        fence: 6,
+        fingerprint: "f",
+        tags: ["a", "b"],
+        enqueuedAtMs: now,
+        scheduledAtMs: now,
+        deadlineAtMs: now + 9,
+        claimedAtMs: now,
+        finishedAtMs: undefined,
+        leaseExpiresAtMs: now + 30_000,
+        worker: "w1",
+        orphaned: true,
+        reason: undefined
+      })
+    }))
+
+  it.effect("attempts are told oldest first, and a success is the last of them", () =>
+    Effect.gen(function*() {
+      const inspect = yield* Inspect
+      const pg = yield* PgClient.PgClient
+      const now = yield* Time.freeze()
+      for (const [name, state] of [["done", "completed"], ["failed", "archived"]] as const) {
+        yield* Jobs.seed({ id: name, state, fence: 12, last_worker: "w3", claimed_at_ms: now - 5, finished_at_ms: now })
+        for (const fence of [10, 2, 9]) {
+          yield* pg`INSERT INTO headgate.attempt (fence, started_at_ms, ended_at_ms, job_id, worker, outcome, error_tag, error_text)
+            VALUES (${fence}, 1, 2, ${name}, 'w2', 'retry', 'Boom', 'Boom: x')`
+        }
+      }
+      const failure = (fence: number) => ({
+        fence,
+        worker: "w2",
+        startedAtMs: 1,
+        endedAtMs: 2,
+        outcome: "retry",
+        errorTag: "Boom",
+        errorText: "Boom: x"
+      })
+      const success = {
+        fence: 12,
+        worker: "w3",
+        startedAtMs: now - 5,
+        endedAtMs: now,
+        outcome: "success",
+        errorTag: undefined,
+        errorText: undefined
+      }
+      assert.deepStrictEqual(yield* inspect.attempts(id("failed")), [2, 9, 10].map(failure))
+      assert.deepStrictEqual(yield* inspect.attempts(id("done")), [...[2, 9, 10].map(failure), success])
+    }))
+
+  it.effect("a checkpoint is told with its steps in order", () =>
+    Effect.gen(function*() {
+      const inspect = yield* Inspect
+      const pg = yield* PgClient.PgClient
+      yield* Jobs.seed({
+        id: "steps",
+        has_steps: true,
+        step_set: ["a", "b", "c"],
+        checkpoint_version: 2,
+        in_progress_step: "c",
+        cursor_step: "c",
+        cursor: "\\x07",
+        crashes_by_step: { c: 1 }
+      })
+      yield* pg`INSERT INTO headgate.step (recorded_at_ms, fence, position, job_id, step, kind, result, wake_at_ms) VALUES
+        (0, 1, 1, 'steps', 'b', 'sleep', null, 77), (0, 1, 0, 'steps', 'a', 'step', '\\x01', null)`
+      assert.deepStrictEqual(yield* inspect.checkpoint(id("steps")), {
+        stepSet: ["a", "b", "c"],
+        version: 2,
+        records: [
+          { step: "a", kind: "step", position: 0, result: Uint8Array.of(1), wakeAtMs: undefined },
+          { step: "b", kind: "sleep", position: 1, result: undefined, wakeAtMs: 77 }
+        ],
+        inProgress: "c",
+        cursor: { step: "c", bytes: Uint8Array.of(7) },
+        crashesByStep: { c: 1 }
+      })
+    }))
+
+  it.effect("a result is told with its version", () =>
+    Effect.gen(function*() {
+      const inspect = yield* Inspect
+      yield* Jobs.seed({ id: "result", state: "completed", result_version: 4, result: "\\x0102" })
+      assert.deepStrictEqual(yield* inspect.result(id("result")), { version: 4, bytes: Uint8Array.of(1, 2) })
+    }))
+
+  it.effect("jobs are counted by state, for one queue or all", () =>
+    Effect.gen(function*() {
+      const inspect = yield* Inspect
+      const pg = yield* PgClient.PgClient
+      yield* pg`DELETE FROM headgate.job`
+      const queues = { one: 1, two: 2 }
+      yield* Jobs.seed(...Object.entries(queues).flatMap(([queue, count]) =>
+        State.literals.flatMap((state) => Array.from({ length: count }, (_, n) => ({ id: `${queue} ${state} ${n}`, state, queue })))
+      ))
+      const all = (count: number) => Object.fromEntries(State.literals.map((state) => [state, count]))
+      assert.deepStrictEqual(yield* inspect.counts("two"), { counts: all(2), approximate: false })
+      assert.deepStrictEqual(yield* inspect.counts(), { counts: all(3), approximate: false })
+      assert.deepStrictEqual(yield* inspect.counts("nobody"), { counts: all(0), approximate: false })
+    }))
+
+  it.effect("counting stops at 10,000 a state and says so", () =>
+    Effect.gen(function*() {
+      const inspect = yield* Inspect
+      const pg = yield* PgClient.PgClient
+      yield* pg`DELETE FROM headgate.job`
+      for (const state of ["available", "archived", "scheduled", "completed"] as const) {
+        yield* pg`DELETE FROM headgate.job`
+        yield* Jobs.seed({ id: state, state })
+        yield* pg`INSERT INTO headgate.job SELECT r.* FROM headgate.job j
+          CROSS JOIN generate_series(1, 10000) n
+          CROSS JOIN LATERAL jsonb_populate_record(j, jsonb_build_object('id', n::text)) r`
+        const { approximate, counts } = yield* inspect.counts()
+        assert.deepStrictEqual([counts[state], approximate], [10_000, true], state)
+      }
+      yield* pg`DELETE FROM headgate.job`
+    }))
+
+  it.effect("a worker is live as long as it was seen within its lease", () =>
+    Effect.gen(function*() {
+      const inspect = yield* Inspect
+      const now = yield* Time.freeze()
+      yield* worker("w1", now - 999, { greet: 2 })
+      yield* worker("w2", now - 1000, {})
+      const common = { queues: ["default"], capacity: 10, running: 2, startedAtMs: 1 }
+      assert.deepStrictEqual(yield* inspect.workers, [
+        { id: "w1", kinds: [{ kind: "greet", version: 2 }], seenAtMs: now - 999, isLive: true, ...common },
+        { id: "w2", kinds: [], seenAtMs: now - 1000, isLive: false, ...common }
+      ])
+    }))
+
+  it.effect("a kind that waits and no live worker of its queue knows at its version is named", () =>
+    Effect.gen(function*() {
+      const inspect = yield* Inspect
+      const pg = yield* PgClient.PgClient
+      yield* pg`DELETE FROM headgate.job`
+      yield* pg`DELETE FROM headgate.worker`
+      const now = yield* Time.freeze()
+      yield* worker("w1", now, { greet: 2 }, ["q"])
+      yield* worker("dead", now - 5000, { greet: 9, other: 9 }, ["q"])
+      yield* Jobs.seed(
+        { id: "u1", queue: "q", schema_version: 2 },
+        { id: "u2", queue: "q", schema_version: 3 },
+        { id: "u3", queue: "q", kind: "other" },
+        { id: "u4", queue: "elsewhere" },
+        { id: "u5", queue: "q", kind: "finished", state: "completed" }
+      )
+      assert.deepStrictEqual(yield* inspect.unknownKinds, [
+        { queue: "elsewhere", kind: "greet", version: 1 },
+        { queue: "q", kind: "greet", version: 3 },
+        { queue: "q", kind: "other", version: 1 }
+      ])
+    }))
+})

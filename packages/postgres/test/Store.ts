@@ -1,0 +1,98 @@
+/** The whole store over a fresh database, and jobs that come to be as they do in life: enqueued, then admitted. */
+import { Envelope, type EnvelopeInput } from "@headgate/core/Envelope"
+import { Gate } from "@headgate/core/Gate"
+import { type LeaseRef, LeaseId, WorkerId } from "@headgate/core/Ids"
+import { Leases } from "@headgate/core/Leases"
+import type { Outcome } from "@headgate/core/Outcome"
+import { Producer } from "@headgate/core/Producer"
+import * as PostgresStore from "@headgate/postgres/PostgresStore"
+import { TcpProxy, TestDatabase } from "@headgate/testkit"
+import * as PgClient from "@effect/sql-pg/PgClient"
+import { Context, Effect, Layer, Redacted } from "effect"
+import * as Crypto from "node:crypto"
+
+export const layer = PostgresStore.layerWith({ listen: false }).pipe(Layer.provideMerge(TestDatabase.layer))
+
+/** The network between the store and its database. */
+export class Network extends Context.Service<Network, TcpProxy.TcpProxy>()("test/Network") {}
+
+const network = Layer.effect(Network, Effect.flatMap(TestDatabase.TestDatabase, ({ url }) => TcpProxy.make(url)))
+
+/** As `layer`, behind a network that can fail. */
+export const layerBehindNetwork = PostgresStore.layerWith({ listen: false }).pipe(
+  Layer.provideMerge(Layer.unwrap(Effect.map(Network, ({ url }) => PgClient.layer({ url: Redacted.make(url), maxConnections: 4 })))),
+  Layer.provideMerge(network),
+  Layer.provideMerge(TestDatabase.layer)
+)
+
+export const bytes = (text: string): Uint8Array => new TextEncoder().encode(text)
+
+export const job = (input: Partial<EnvelopeInput> & { readonly id: string }): Envelope =>
+  Envelope.make({ kind: "greet", payload: bytes("ada"), retentionMs: 60_000, ...input })
+
+export const enqueue = (...jobs: ReadonlyArray<Partial<EnvelopeInput> & { readonly id: string }>) =>
+  Producer.use((producer) => producer.enqueue(jobs.map(job)))
+
+export const leaseId = (): LeaseId => LeaseId.make(Crypto.randomUUID())
+
+export interface Ask {
+  readonly worker?: string
+  readonly queues?: ReadonlyArray<string>
+  readonly kinds?: Readonly<Record<string, number>>
+  readonly capacity?: number
+  readonly leaseMs?: number
+  readonly leaseId?: LeaseId
+}
+
+export const request = (ask: Ask = {}) => ({
+  worker: WorkerId.make(ask.worker ?? "w1"),
+  leaseId: ask.leaseId ?? leaseId(),
+  queues: ask.queues ?? ["default"],
+  kinds: Object.entries(ask.kinds ?? { greet: 1 }).map(([kind, version]) => ({ kind, version })),
+  capacity: ask.capacity ?? 10,
+  leaseMs: ask.leaseMs ?? 30_000,
+  quantum: undefined
+})
+
+export const admit = (ask?: Ask) => Effect.map(Gate.use((gate) => gate.admit(request(ask))), ({ claims }) => claims)
+
+/** Enqueues one job and claims it. */
+export const running = Effect.fnUntraced(function*(input: Partial<EnvelopeInput> & { readonly id: string }, ask?: Ask) {
+  const queue = `q-${input.id}`
+  yield* enqueue({ queue, ...input })
+  const [claim] = yield* admit({ queues: [input.queue ?? queue], ...ask })
+  if (claim === undefined) return yield* Effect.die(new Error(`${input.id} was not admitted`))
+  return claim.lease
+})
+
+export const settle = (lease: LeaseRef, outcome: Outcome) =>
+  Effect.map(Leases.use((leases) => leases.settle([{ lease, outcome }])), ([answer]) => answer)
+
+/** The row of a job as JSON; undefined when it is gone. */
+export const row = Effect.fnUntraced(function*(id: string) {
+  const sql = yield* PgClient.PgClient
+  const rows = yield* sql<{ job: Record<string, unknown> }>`SELECT to_jsonb(j) AS job FROM headgate.job j WHERE j.id = ${id}`
+  return rows[0]?.job
+})
+
+/** The given columns of a job. */
+export const columns = Effect.fnUntraced(function*(id: string, ...names: ReadonlyArray<string>) {
+  const found = yield* row(id)
+  return names.map((name) => found?.[name])
+})
+
+export const stateOf = (id: string) => Effect.map(row(id), (found) => found?.["state"] ?? "deleted")
+
+/** How many rows a table of the store holds for a job. */
+export const count = Effect.fnUntraced(function*(table: "step" | "attempt" | "progress" | "output" | "effect", id: string) {
+  const sql = yield* PgClient.PgClient
+  const rows = yield* sql<{ n: number }>`SELECT count(*)::int AS n FROM headgate.${sql.literal(table)} WHERE job_id = ${id}`
+  return rows[0]?.n ?? 0
+})
+
+/** Ends the job's lease as a sweep does: another attempt may own it from now on. */
+export const loseLease = Effect.fnUntraced(function*(lease: LeaseRef) {
+  const sql = yield* PgClient.PgClient
+  yield* sql`UPDATE headgate.job SET lease_expires_at_ms = 0 WHERE id = ${lease.jobId}`
+  yield* sql`SELECT * FROM headgate.reclaim_expired(1000)`
+})

@@ -1,0 +1,179 @@
+/**
+ * A worker: claims the jobs it has handlers for, runs them, keeps their leases and settles them. Built as a layer, it
+ * works while the layer's scope is open, and the end of the scope is a graceful drain.
+ */
+import type { AnyTask, Handler, WorkerId, WorkerStore } from "@headgate/core"
+import { Duties } from "@headgate/core/Duties"
+import { Telemetry } from "@headgate/core/Events"
+import { Gate } from "@headgate/core/Gate"
+import { handlersIn, type Registration } from "@headgate/core/Handler"
+import { Heartbeat } from "@headgate/core/Heartbeat"
+import { checkKindCollisions } from "@headgate/core/Kind"
+import { Leases } from "@headgate/core/Leases"
+import { Invalid, type StoreUnavailable } from "@headgate/core/Refusals"
+import { Wakeups } from "@headgate/core/Wakeups"
+import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Queue from "effect/Queue"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import { Admission } from "./Admission.ts"
+import { AttemptContexts } from "./AttemptContexts.ts"
+import { Dispatch } from "./Dispatch.ts"
+import { drain } from "./Drain.ts"
+import * as Housekeeping from "./Housekeeping.ts"
+import { InFlight, leaseCapacity } from "./InFlight.ts"
+import { Outage } from "./Outage.ts"
+import { Reporter } from "./Reporter.ts"
+import { Settler } from "./Settler.ts"
+import * as StepStores from "./StepStores.ts"
+import { settingsOf, type WorkerOptions, type WorkerSettings } from "./WorkerOptions.ts"
+
+/** The worker was given no handler: a layer made by `Task.toLayer` must be provided to it. `missing` names tasks without. */
+export class NoHandlers extends Schema.TaggedError<NoHandlers>()("NoHandlers", {
+  message: Schema.String,
+  missing: Schema.Array(Schema.String)
+}) {}
+
+export type WorkerError = NoHandlers | Invalid | StoreUnavailable
+
+export interface WorkerHealth {
+  /**
+   * `degraded`: a call of the store fails, or handlers do not stop. `stuck`: all slots are taken by such handlers, and
+   * only a restart helps. `draining`: the worker takes no more work.
+   */
+  readonly status: "ok" | "degraded" | "stuck" | "draining"
+  readonly running: number
+  readonly buffered: number
+  /** Ended attempts whose end the store has not confirmed. */
+  readonly settling: number
+  /** Handlers that were told to stop and still run. */
+  readonly zombies: number
+  readonly concurrency: number
+  /** Operations of the store that failed when last tried. */
+  readonly failing: ReadonlyArray<string>
+}
+
+export class Worker extends Context.Service<Worker, {
+  readonly id: WorkerId
+  readonly queues: ReadonlyArray<string>
+  readonly health: Effect.Effect<WorkerHealth>
+}>()("@headgate/worker/Worker") {
+  /**
+   * Runs the handlers it is provided with. With `tasks` it serves these alone, and the compiler asks for their handlers.
+   * Fails to start when there are none, when two kinds collide, when an option breaks its limit, or without the store.
+   */
+  static layer<Tasks extends AnyTask = never>(
+    options: WorkerOptions<Tasks> = {}
+  ): Layer.Layer<Worker, WorkerError, WorkerStore | Handler<Tasks["kind"]>> {
+    return Layer.effect(this, make(options))
+  }
+}
+
+const make = Effect.fnUntraced(function*<Tasks extends AnyTask>(options: WorkerOptions<Tasks>) {
+  const settings = yield* Effect.fromResult(settingsOf(options))
+  const ambient = yield* Effect.context<WorkerStore>()
+  const registrations = yield* registrationsFor(options, ambient)
+  // The worker's own timers run in real time, whatever clock the application brings for its handlers.
+  const context = Context.add(ambient, Clock.Clock, Clock.Clock.defaultValue())
+  return yield* Effect.provideContext(start(settings, registrations), context)
+})
+
+const start = Effect.fnUntraced(function*(settings: WorkerSettings, registrations: ReadonlyArray<Registration>) {
+  const context = yield* Effect.context<WorkerStore>()
+  const queues = settings.queues ?? [...new Set(registrations.map(({ definition }) => definition.queue))]
+  const kinds = registrations.flatMap(({ definition: { aliases, kind, version } }) =>
+    [kind, ...aliases].map((name) => ({ kind: name, version }))
+  )
+  const reporter = new Reporter(settings.id, yield* Telemetry, context)
+  const outage = new Outage(reporter)
+  const inFlight = new InFlight(settings)
+  const { concurrency: capacity, id: worker, leaseMs, maxBlockedMs } = settings
+  const maxLeases = leaseCapacity(settings)
+  const session = yield* (yield* Heartbeat).start({ worker, queues, kinds, capacity, maxLeases, leaseMs, maxBlockedMs })
+  const settler = new Settler({
+    leases: yield* Leases,
+    context,
+    inFlight,
+    reporter,
+    outage,
+    settled: () => admission.wake()
+  })
+  const dispatch = new Dispatch({
+    settings,
+    inFlight,
+    registrations: byName(registrations),
+    session,
+    contexts: new AttemptContexts(worker, yield* StepStores.make),
+    settler,
+    reporter,
+    freed: () => admission.freed()
+  })
+  const gate = yield* Gate
+  const admission = new Admission({ settings, queues, kinds, gate, inFlight, settler, dispatch, reporter, outage })
+  let isDraining = false
+  Effect.runForkWith(context)(admission.run, { uninterruptible: true })
+  yield* Effect.addFinalizer(() => {
+    isDraining = true
+    return drain({ settings, admission, dispatch, inFlight, settler })
+  })
+  yield* Effect.forkScoped(Effect.forever(Effect.map(Queue.take(session.lost), (lost) => dispatch.lose(lost))))
+  const wakeups = (yield* Wakeups).subscribe(queues)
+  yield* Effect.forkScoped(Stream.runForEach(wakeups, () => Effect.sync(admission.wake)))
+  if (settings.hasDuties) {
+    const duties = yield* Duties
+    yield* Effect.forkScoped(Housekeeping.run({ settings, duties, reporter, outage, wake: admission.wake }))
+  }
+  yield* Effect.logDebug(`worker ${worker} serves ${queues.join(", ")}`)
+  return Worker.of({
+    id: worker,
+    queues,
+    health: Effect.sync(() => healthOf(settings, inFlight, settler, outage, isDraining))
+  })
+})
+
+/** The handlers to serve: all that were provided, or those of the named tasks. */
+const registrationsFor = Effect.fnUntraced(function*<Tasks extends AnyTask>(
+  { tasks }: WorkerOptions<Tasks>,
+  context: Context.Context<never>
+) {
+  const found = handlersIn(context)
+  const wanted = tasks === undefined ? undefined : new Set<string>(("tasks" in tasks ? tasks.tasks : tasks).map(({ kind }) => kind))
+  const served = wanted === undefined ? found : found.filter(({ definition }) => wanted.has(definition.kind))
+  const known = new Set(served.map(({ definition }) => definition.kind))
+  const missing = [...wanted ?? []].filter((kind) => !known.has(kind))
+  if (served.length === 0 || missing.length > 0) {
+    const what = missing.length > 0 ? `no handler for ${missing.join(", ")}` : "no handler"
+    return yield* new NoHandlers({ message: `the worker was given ${what}`, missing })
+  }
+  yield* Effect.fromResult(checkKindCollisions(served.map(({ definition }) => definition)))
+  return served
+})
+
+const byName = (registrations: ReadonlyArray<Registration>): ReadonlyMap<string, Registration> =>
+  new Map(registrations.flatMap((registration) => {
+    const { aliases, kind } = registration.definition
+    return [kind, ...aliases].map((name) => [name, registration] as const)
+  }))
+
+const healthOf = (
+  { concurrency }: WorkerSettings,
+  inFlight: InFlight,
+  settler: Settler,
+  outage: Outage,
+  isDraining: boolean
+): WorkerHealth => {
+  const { buffer, held, isStuck, running, zombies } = inFlight
+  const isDegraded = zombies > 0 || outage.failing.size > 0
+  return {
+    status: isDraining ? "draining" : isStuck ? "stuck" : isDegraded ? "degraded" : "ok",
+    running: running.size - zombies,
+    buffered: buffer.length,
+    settling: Math.max(0, held - buffer.length - (running.size - zombies)),
+    zombies,
+    concurrency,
+    failing: [...outage.failing]
+  }
+}

@@ -1,0 +1,109 @@
+/** Real workers over a fresh database, each with a scope of its own, and what became of their jobs. */
+import * as PgClient from "@effect/sql-pg/PgClient"
+import { type Codec, Control, type Event, Inspect, JobId, type State, Task, Telemetry } from "@headgate/core"
+import * as PostgresStore from "@headgate/postgres/PostgresStore"
+import { TestDatabase } from "@headgate/testkit"
+import { Context, Effect, Exit, Layer, Option, Result, Schema, Scope } from "effect"
+import { monotonicMs } from "@headgate/core/Heartbeat"
+import { Worker } from "../src/Worker.ts"
+import type { WorkerOptions } from "../src/WorkerOptions.ts"
+
+export const layer = PostgresStore.layer.pipe(Layer.provideMerge(TestDatabase.layer))
+
+export const pollingLayer = PostgresStore.layerWith({ listen: false }).pipe(Layer.provideMerge(TestDatabase.layer))
+
+/** A worker for the current scope. `stop` drains it; `events` is what its telemetry said. */
+export const start = Effect.fnUntraced(function*<Handlers, E, R>(
+  handlers: Layer.Layer<Handlers, E, R>,
+  options: WorkerOptions = {}
+) {
+  const scope = yield* Scope.fork(yield* Effect.scope)
+  const events: Array<Event> = []
+  const telemetry = Layer.succeed(Telemetry, { isListening: true, emit: (event) => void events.push(event) })
+  const live = Worker.layer({ pollInterval: "200 millis", ...options }).pipe(
+    Layer.provide(handlers),
+    Layer.provide(telemetry)
+  )
+  const context = yield* Layer.buildWithScope(live, scope)
+  const worker = Context.get(context, Worker)
+  return {
+    id: worker.id,
+    health: worker.health,
+    events,
+    stop: Scope.close(scope, Exit.void),
+    /** Events of one kind, about one job if given. */
+    told: (tag: Event["_tag"], jobId?: string) =>
+      events.filter((event) => event._tag === tag && (jobId === undefined || ("jobId" in event && event.jobId === jobId)))
+  }
+})
+
+export const job = (id: string) => Inspect.use((inspect) => inspect.job(JobId.make(id)))
+
+export const attempts = (id: string) => Inspect.use((inspect) => inspect.attempts(JobId.make(id)))
+
+/** `deleted` once the job is gone. */
+export const stateOf = (id: string) =>
+  job(id).pipe(
+    Effect.map(({ state }): State | "deleted" => state),
+    Effect.catchTag("NotFound", () => Effect.succeed("deleted" as const))
+  )
+
+/** Waits until the job stands in one of the states. */
+export const settled = (id: string, ...states: ReadonlyArray<State | "deleted">) =>
+  until(
+    Effect.map(stateOf(id), (state) => states.includes(state) ? Option.some(state) : Option.none()),
+    `job ${id} to be ${states.join(" or ")}`
+  )
+
+/** Waits until the condition holds; a test that waits in vain fails with what it waited for. */
+export const until = <A, E, R>(
+  condition: Effect.Effect<Option.Option<A>, E, R>,
+  what: string,
+  withinMs = 10_000
+): Effect.Effect<A, E, R> => {
+  const end = monotonicMs() + withinMs
+  const look: Effect.Effect<A, E, R> = Effect.flatMap(
+    condition,
+    Option.match({
+      onSome: Effect.succeed,
+      onNone: () =>
+        monotonicMs() > end
+          ? Effect.die(new Error(`waited ${withinMs} ms for ${what}`))
+          : Effect.delay(Effect.suspend(() => look), 10)
+    })
+  )
+  return look
+}
+
+/** Waits for something that happens in this process. */
+export const untilTrue = (condition: () => boolean, what: string, withinMs?: number) =>
+  until(Effect.sync(() => condition() ? Option.some(true) : Option.none()), what, withinMs)
+
+/** A task whose payload is a word. */
+export const wordTask = <const Kind extends string>(
+  kind: Kind,
+  options: Partial<Omit<Parameters<typeof Task.make<Kind, string>>[1], "payload">> = {}
+) => Task.make(kind, { payload: Schema.String, ...options })
+
+/** How many jobs stand in each state, by SQL. */
+export const counts = Effect.gen(function*() {
+  const sql = yield* PgClient.PgClient
+  const rows = yield* sql<{ state: string; n: number }>`SELECT state, count(*)::int AS n FROM headgate.job GROUP BY state`
+  return Object.fromEntries(rows.map(({ n, state }) => [state, n]))
+})
+
+export const counters = (id: string) =>
+  Effect.map(job(id), ({ attempt, crashAttempt }) => ({ attempt, crashAttempt }))
+
+/** Waits until the job neither waits for its first attempt nor runs. */
+export const ended = (id: string) =>
+  until(
+    Effect.map(stateOf(id), (state) => state === "available" || state === "running" ? Option.none() : Option.some(state)),
+    `job ${id} to end an attempt`
+  )
+
+export const result = (id: string, codec: Codec<unknown>) =>
+  Effect.map(Inspect.use((inspect) => inspect.result(JobId.make(id))), (found) =>
+    found === undefined ? undefined : Result.getOrThrow(codec.decode(found.bytes)))
+
+export const cancel = (id: string) => Control.use((control) => control.cancel(JobId.make(id)))

@@ -1,0 +1,23 @@
+/**
+ * What a store under test offers beside its contracts: it is empty when it is built, and its clock obeys. A store's
+ * layer for the corpus is made anew for each scenario.
+ */
+import type { Checkpoints } from "@headgate/core/Checkpoints"
+import type { Control } from "@headgate/core/Control"
+import type { Duties } from "@headgate/core/Duties"
+import type { Gate } from "@headgate/core/Gate"
+import type { Inspect } from "@headgate/core/Inspect"
+import type { Leases } from "@headgate/core/Leases"
+import type { Producer } from "@headgate/core/Producer"
+import { Context, type Effect } from "effect"
+
+export class Stage extends Context.Service<Stage, {
+  /** Stops the store's clock and answers the epoch milliseconds it stands at. */
+  readonly start: Effect.Effect<number>
+  readonly advance: (ms: number) => Effect.Effect<void>
+}>()("headgate/conformance/Stage") {}
+
+/** The contracts a scenario speaks to. */
+export type Contracts = Producer | Gate | Leases | Checkpoints | Duties | Control | Inspect
+
+export type StoreUnderTest = Contracts | Stage

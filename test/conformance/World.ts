@@ -1,0 +1,53 @@
+/** What a scenario has learned so far: when it began, what it enqueued, and the claims it has given names to. */
+import type { Claim } from "@headgate/core/Claim"
+import { listOf, type NewJob, type Scenario } from "./Scenario.ts"
+
+export interface Held {
+  readonly claim: Claim
+  /** Position of the next step record. */
+  position: number
+  hasWritten: boolean
+}
+
+export interface World {
+  readonly startMs: number
+  /** Every job the scenario ever enqueues. */
+  readonly jobs: ReadonlyArray<NewJob>
+  readonly claims: Map<string, Held>
+  /** What the latest admit claimed. */
+  admitted: ReadonlyArray<Claim>
+}
+
+export const make = (scenario: Scenario, startMs: number): World => {
+  const steps = [...scenario.given ?? [], ...scenario.when]
+  const jobs = steps.flatMap(({ enqueue }) => enqueue === undefined ? [] : listOf(enqueue))
+  return { startMs, jobs, claims: new Map(), admitted: [] }
+}
+
+/** What a worker of the scenario knows unless it says otherwise: every kind at the highest version enqueued. */
+export const kindsOf = ({ jobs }: World): Readonly<Record<string, number>> => {
+  const versions: Record<string, number> = {}
+  for (const { kind, version = 1 } of jobs) versions[kind] = Math.max(version, versions[kind] ?? 1)
+  return versions
+}
+
+/** The claim behind `$name`. */
+export const held = (world: World, reference: string): Held => {
+  const found = world.claims.get(reference.slice(1))
+  if (found === undefined) throw new Error(`no claim has the name ${reference}`)
+  return found
+}
+
+/** Gives the latest claims their names; false when there are not exactly so many. */
+export const nameClaims = (world: World, names: ReadonlyArray<string>): boolean => {
+  if (names.length !== world.admitted.length) return false
+  world.admitted.forEach((claim, index) => {
+    const last = claim.checkpoint?.records.at(-1)
+    world.claims.set(names[index] ?? "", { claim, position: last === undefined ? 0 : last.position + 1, hasWritten: false })
+  })
+  return true
+}
+
+export const bytesOf = (text: string): Uint8Array => new TextEncoder().encode(text)
+
+export const textOf = (bytes: Uint8Array): string => new TextDecoder().decode(bytes)
