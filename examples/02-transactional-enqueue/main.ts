@@ -2,7 +2,7 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { EmbeddedPostgres } from "@headgate/testkit"
 import { Console, Effect, Layer, Schema } from "effect"
-import { Inspect, isTerminal, PostgresStore, Task, Worker } from "headgate"
+import { Inspect, PostgresStore, Task, Worker } from "headgate"
 
 class CardDeclined extends Schema.TaggedError<CardDeclined>()("CardDeclined", {}) {}
 
@@ -25,7 +25,6 @@ const placeOrder = Effect.fn(function*(order: string, charge: Effect.Effect<void
 
 const program = Effect.gen(function*() {
   const sql = yield* PgClient.PgClient
-  const inspect = yield* Inspect
   yield* sql`CREATE TABLE orders (item text NOT NULL)`
 
   yield* placeOrder("teapot", new CardDeclined()).pipe(
@@ -35,8 +34,7 @@ const program = Effect.gen(function*() {
   const id = yield* placeOrder("kettle", Effect.void)
   yield* report
 
-  const work = Effect.repeat(Effect.delay(inspect.job(id), "20 millis"), { until: ({ state }) => isTerminal(state) })
-  yield* work.pipe(Effect.provide(Workers))
+  yield* SendReceipt.await(id).pipe(Effect.provide(Workers))
 })
 
 const report = Effect.gen(function*() {
@@ -46,7 +44,7 @@ const report = Effect.gen(function*() {
   yield* Console.log(`orders: ${orders.length}, jobs: ${counts.available}`)
 })
 
-const Workers = Worker.layer({ queues: ["default"] }).pipe(Layer.provide(SendReceiptHandler))
+const Workers = Worker.layer().pipe(Layer.provide(SendReceiptHandler))
 
 const Store = PostgresStore.layer.pipe(Layer.provideMerge(EmbeddedPostgres.layerClient()))
 

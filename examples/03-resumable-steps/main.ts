@@ -2,7 +2,7 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { EmbeddedPostgres } from "@headgate/testkit"
 import { Console, Effect, Layer, Schema } from "effect"
-import { Inspect, isTerminal, Job, PostgresStore, Retry, Task, Worker } from "headgate"
+import { Inspect, Job, PostgresStore, Retry, Task, Worker } from "headgate"
 
 class NetworkDown extends Schema.TaggedError<NetworkDown>()("NetworkDown", {}) {}
 
@@ -50,14 +50,13 @@ const program = Effect.gen(function*() {
   const sql = yield* PgClient.PgClient
   yield* sql`CREATE TABLE published (shop text NOT NULL)`
   const id = yield* ImportOrders.enqueue({ shop: "the bookshop" })
-  const inspect = yield* Inspect
-  const work = Effect.repeat(Effect.delay(inspect.job(id), "20 millis"), { until: ({ state }) => isTerminal(state) })
-  const job = yield* work.pipe(Effect.provide(Workers))
+  yield* ImportOrders.await(id).pipe(Effect.provide(Workers))
+  const job = yield* Inspect.use((inspect) => inspect.job(id))
   const published = yield* sql`SELECT shop FROM published`
   yield* Console.log(`${job.state} after ${job.attempt} failure, published ${published.length} time`)
 })
 
-const Workers = Worker.layer({ queues: ["default"] }).pipe(Layer.provide(ImportOrdersHandler))
+const Workers = Worker.layer().pipe(Layer.provide(ImportOrdersHandler))
 
 const Store = PostgresStore.layer.pipe(Layer.provideMerge(EmbeddedPostgres.layerClient()))
 

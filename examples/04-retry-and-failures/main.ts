@@ -1,7 +1,7 @@
 /** Failures are typed and counted: retried up to a limit, then archived. What is no failure is retried uncounted. */
 import { EmbeddedPostgres } from "@headgate/testkit"
 import { Console, Effect, Layer, Schema } from "effect"
-import { Inspect, isTerminal, Job, PostgresStore, Retry, Task, Worker } from "headgate"
+import { Inspect, Job, PostgresStore, Retry, Task, Worker } from "headgate"
 
 class MailboxFull extends Schema.TaggedError<MailboxFull>()("MailboxFull", { address: Schema.String }) {}
 class Maintenance extends Schema.TaggedError<Maintenance>()("Maintenance", {}) {}
@@ -26,9 +26,8 @@ const program = Effect.gen(function*() {
   for (const to of ["full@example.com", "ada@example.com"]) {
     const id = yield* SendMail.enqueue({ to })
     const inspect = yield* Inspect
-    const job = yield* Effect.repeat(Effect.delay(inspect.job(id), "20 millis"), {
-      until: ({ state }) => isTerminal(state)
-    })
+    yield* Effect.ignore(SendMail.await(id))
+    const job = yield* inspect.job(id)
     yield* Console.log(`${job.state}${job.reason === undefined ? "" : `, ${job.reason}`}, ${job.attempt} failures`)
     for (const { errorTag, fence, outcome } of yield* inspect.attempts(id)) {
       yield* Console.log(`  run ${fence}: ${outcome}${errorTag === undefined ? "" : ` ${errorTag}`}`)
@@ -36,7 +35,7 @@ const program = Effect.gen(function*() {
   }
 })
 
-const Main = Worker.layer({ queues: ["default"] }).pipe(
+const Main = Worker.layer().pipe(
   Layer.provide(SendMailHandler),
   Layer.provideMerge(PostgresStore.layer),
   Layer.provide(EmbeddedPostgres.layerClient())

@@ -7,7 +7,7 @@ import { handlers } from "./app.ts"
 const Database = PgClient.layerConfig({ url: Config.Redacted("DATABASE_URL") })
 
 // A short lease, so that the audience need not wait: half a minute is usual.
-const Main = Worker.layer({ queues: ["default"], concurrency: 4, lease: "2 seconds" }).pipe(
+const Main = Worker.layer({ concurrency: 4, lease: "2 seconds" }).pipe(
   Layer.provide(handlers),
   Layer.provide(PostgresStore.layer),
   Layer.provide(Database)

@@ -30,14 +30,16 @@ export const start = Effect.fn("Workers.start")(function*(names: ReadonlyArray<s
       env: { DATABASE_URL: databaseUrl },
       extendEnv: true,
       stdin: "pipe",
-      stdout: "ignore",
+      stdout: "inherit",
       stderr: "inherit",
       forceKillAfter: "3 seconds"
     }))
+    const isAgain = [...pids.values()].includes(name)
     pids.set(child.pid, name)
+    if (isAgain) yield* story.say(`${nameOf(child.pid)} is started in its place`)
     yield* Effect.exit(child.exitCode)
     deaths++
-    yield* story.say(`${nameOf(child.pid)} is dead; a new one takes its place`)
+    yield* story.say(`${nameOf(child.pid)} is dead`)
     yield* restarts.await
   }, Effect.scoped)
 

@@ -52,10 +52,11 @@ const admit: Operation<"admit"> = Effect.fnUntraced(function*(world, given) {
   for (let more = true; more && world.admitted.length < capacity;) {
     const leaseId = LeaseId.make(crypto.randomUUID())
     const admission = yield* gate.admit({ ...request, leaseId, capacity: capacity - world.admitted.length })
-    world.admitted = [...world.admitted, ...admission.claims]
+    const claimed = admission.claims.map((claim) => ({ claim, version: kinds[claim.kind] ?? claim.schemaVersion }))
+    world.admitted = [...world.admitted, ...claimed]
     more = admission.more
   }
-  return { jobs: world.admitted.map(({ lease }) => lease.jobId) }
+  return { jobs: world.admitted.map(({ claim }) => claim.lease.jobId) }
 })
 
 const settle: Operation<"settle"> = Effect.fnUntraced(function*(world, given) {
@@ -65,7 +66,8 @@ const settle: Operation<"settle"> = Effect.fnUntraced(function*(world, given) {
   if (only === undefined || batch.length > 1) {
     return { rejected: settled.filter(({ _tag }) => _tag === "Rejected").map(({ jobId }) => jobId) }
   }
-  return only._tag === "Applied" ? { state: only.state } : yield* new LeaseRejected(only)
+  const { jobId, state } = only
+  return only._tag === "Applied" ? { state } : yield* new LeaseRejected({ jobId, state })
 })
 
 const renew: Operation<"renew"> = Effect.fnUntraced(function*(world, { claims, lease_ms = LEASE_MS }) {
@@ -76,7 +78,7 @@ const renew: Operation<"renew"> = Effect.fnUntraced(function*(world, { claims, l
 
 const checkpoint: Operation<"checkpoint"> = Effect.fnUntraced(function*(world, given) {
   const holder = World.held(world, given.claim)
-  const { claim: { lease, schemaVersion }, hasWritten } = holder
+  const { claim: { lease }, hasWritten, version } = holder
   const [isAccepted] = yield* Checkpoints.use((checkpoints) =>
     checkpoints.write([{
       lease,
@@ -90,7 +92,7 @@ const checkpoint: Operation<"checkpoint"> = Effect.fnUntraced(function*(world, g
       },
       mark: given.mark,
       cursor: given.cursor && { step: given.cursor.step, bytes: World.bytesOf(given.cursor.bytes) },
-      open: hasWritten ? undefined : { stepSet: undefined, version: schemaVersion }
+      open: hasWritten ? undefined : { stepSet: undefined, version }
     }])
   )
   if (isAccepted !== true) return yield* new LeaseRejected({ jobId: lease.jobId, state: "unknown" })

@@ -1,23 +1,44 @@
 /** The Postgres store in a database of its own, at a clock that stands still. */
 import * as PostgresStore from "@headgate/postgres/PostgresStore"
 import { TestDatabase, Time } from "@headgate/testkit"
+import * as PgClient from "@effect/sql-pg/PgClient"
 import { Effect, Layer } from "effect"
 import type * as SqlClient from "effect/sql/SqlClient"
 import { Stage } from "./Stage.ts"
 
-/** Far from the time of the machine, so that a store that asks any other clock is found out. */
+/** Far from the machine's own time, so that a store that asks another clock is found out. */
 const START_MS = Date.UTC(2040, 0, 1)
+
+/** Lanes stay: no process expects one to vanish that it has seen. The clock is set apart. */
+const kept = ["lane", "test_clock"]
 
 const stage = Layer.effect(
   Stage,
   Effect.gen(function*() {
+    const pg = yield* PgClient.PgClient
     const context = yield* Effect.context<SqlClient.SqlClient>()
+    const { schema } = yield* TestDatabase.TestDatabase
+    const names = yield* pg<{ name: string }>`SELECT tablename AS name FROM pg_tables
+      WHERE schemaname = ${schema} AND NOT tablename = ANY(${kept})`
+    const tables = yield* Effect.forEach(names, ({ name }) =>
+      Effect.map(
+        pg<{ rows: ReadonlyArray<unknown> }>`SELECT coalesce(jsonb_agg(t), '[]') AS rows FROM ${pg(schema)}.${pg(name)} t`,
+        ([fresh]) => ({ name, rows: fresh?.rows ?? [] })
+      ))
+    const clearTable = Effect.fnUntraced(function*({ name, rows }: (typeof tables)[number]) {
+      const table = pg`${pg(schema)}.${pg(name)}`
+      yield* pg`DELETE FROM ${table}`
+      if (rows.length === 0) return
+      yield* pg`INSERT INTO ${table} OVERRIDING SYSTEM VALUE
+        SELECT * FROM jsonb_populate_recordset(NULL::${table}, ${pg.json(rows)})`
+    })
+    const clear = pg.withTransaction(Effect.forEach(tables, clearTable, { discard: true }))
     return Stage.of({
-      start: Effect.orDie(Effect.provide(Time.freeze(START_MS), context)),
+      clear: Effect.orDie(Effect.andThen(clear, Effect.provide(Time.freeze(START_MS), context))),
       advance: (ms) => Effect.orDie(Effect.asVoid(Effect.provide(Time.advance(ms), context)))
     })
   })
 )
 
-export const layer = Layer.merge(PostgresStore.layerWith({ migrate: false, listen: false, controlConnections: 1 }), stage)
-  .pipe(Layer.provide(TestDatabase.layerWith({ client: { maxConnections: 1 } })))
+export const layer = Layer.merge(PostgresStore.layerWith({ migrate: false, listen: false }), stage)
+  .pipe(Layer.provide(TestDatabase.layer))

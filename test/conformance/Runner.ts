@@ -7,12 +7,12 @@ import { Broken, differences } from "./Broken.ts"
 import type { ScenarioFile } from "./Corpus.ts"
 import * as Facts from "./Facts.ts"
 import { operations, type Refusal } from "./Operations.ts"
-import type { CheckpointAssertion, JobAssertion, OperationName, Step } from "./Scenario.ts"
+import type { Arguments, CheckpointAssertion, JobAssertion, OperationName, Step } from "./Scenario.ts"
 import { Stage } from "./Stage.ts"
 import * as World from "./World.ts"
 
 export const run = Effect.fnUntraced(function*(file: ScenarioFile) {
-  const world = World.make(file.scenario, yield* Stage.use((stage) => stage.start))
+  const world = World.make(file.scenario, yield* Stage.use((stage) => stage.clear))
   for (const part of ["given", "when"] as const) {
     for (const [index, step] of (file.scenario[part] ?? []).entries()) {
       const wrong = yield* perform(world, step)
@@ -39,7 +39,7 @@ const perform = Effect.fnUntraced(function*(world: World.World, step: Step) {
     const refusal = refusalOf(exit.cause)
     if (refusal === undefined || refusal._tag !== step.refused) {
       const expected = step.refused === undefined ? "accepted" : `refused ${step.refused}`
-      return { expected, actual: refusal === undefined ? Cause.pretty(exit.cause) : described(refusal) } satisfies Wrong
+      return { expected, actual: refusal === undefined ? `died of ${Cause.squash(exit.cause)}` : described(refusal) } satisfies Wrong
     }
     return differences(step.answers ?? {}, answersOf(refusal), name === "admit")
   }
@@ -55,7 +55,7 @@ const perform = Effect.fnUntraced(function*(world: World.World, step: Step) {
 
 const call = <Name extends OperationName>(world: World.World, name: Name, step: Step) =>
   // SAFETY: the step has the arguments of the operation it names.
-  operations[name](world, step[name] as Parameters<(typeof operations)[Name]>[1])
+  operations[name](world, step[name] as Arguments[Name])
 
 const operationOf = (step: Step): OperationName => {
   const name = Object.keys(step).find((key): key is OperationName => key in operations)
@@ -73,7 +73,10 @@ const answersOf = (refusal: Refusal): Readonly<Record<string, unknown>> =>
     value
   ]))
 
-const described = (refusal: Refusal) => ({ refused: refusal._tag, ...answersOf(refusal) })
+const described = (refusal: Refusal) => {
+  const { _tag, ...fields } = answersOf(refusal)
+  return { refused: _tag, ...fields }
+}
 
 const compare = Effect.fnUntraced(function*(world: World.World, assertion: JobAssertion | CheckpointAssertion) {
   if ("job" in assertion) {

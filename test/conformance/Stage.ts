@@ -1,6 +1,6 @@
 /**
- * What a store under test offers beside its contracts: it is empty when it is built, and its clock obeys. A store's
- * layer for the corpus is made anew for each scenario.
+ * What a store under test offers beside its contracts: it can be made empty, and its clock obeys. A store is built once
+ * for each area of the corpus.
  */
 import type { Checkpoints } from "@headgate/core/Checkpoints"
 import type { Control } from "@headgate/core/Control"
@@ -12,8 +12,8 @@ import type { Producer } from "@headgate/core/Producer"
 import { Context, type Effect } from "effect"
 
 export class Stage extends Context.Service<Stage, {
-  /** Stops the store's clock and answers the epoch milliseconds it stands at. */
-  readonly start: Effect.Effect<number>
+  /** Leaves the store as it was when it was new, its clock stopped, and answers the epoch milliseconds it shows. */
+  readonly clear: Effect.Effect<number>
   readonly advance: (ms: number) => Effect.Effect<void>
 }>()("headgate/conformance/Stage") {}
 

@@ -4,6 +4,8 @@ import { listOf, type NewJob, type Scenario } from "./Scenario.ts"
 
 export interface Held {
   readonly claim: Claim
+  /** Of the task, as the worker that claimed the job knows it. */
+  readonly version: number
   /** Position of the next step record. */
   position: number
   hasWritten: boolean
@@ -15,7 +17,7 @@ export interface World {
   readonly jobs: ReadonlyArray<NewJob>
   readonly claims: Map<string, Held>
   /** What the latest admit claimed. */
-  admitted: ReadonlyArray<Claim>
+  admitted: ReadonlyArray<Pick<Held, "claim" | "version">>
 }
 
 export const make = (scenario: Scenario, startMs: number): World => {
@@ -41,9 +43,10 @@ export const held = (world: World, reference: string): Held => {
 /** Gives the latest claims their names; false when there are not exactly so many. */
 export const nameClaims = (world: World, names: ReadonlyArray<string>): boolean => {
   if (names.length !== world.admitted.length) return false
-  world.admitted.forEach((claim, index) => {
+  world.admitted.forEach(({ claim, version }, index) => {
     const last = claim.checkpoint?.records.at(-1)
-    world.claims.set(names[index] ?? "", { claim, position: last === undefined ? 0 : last.position + 1, hasWritten: false })
+    const position = last === undefined ? 0 : last.position + 1
+    world.claims.set(names[index] ?? "", { claim, version, position, hasWritten: false })
   })
   return true
 }

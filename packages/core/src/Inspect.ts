@@ -50,6 +50,14 @@ export interface AttemptRecord {
   readonly errorText: string | undefined
 }
 
+/** The error of a job's latest ended attempt. */
+export interface JobFailure {
+  readonly tag: string
+  readonly message: string
+  /** The typed failure in the task's own error schema; undefined for defects, timeouts and undeclared errors. */
+  readonly encoded: Uint8Array | undefined
+}
+
 export interface StateCounts {
   readonly counts: Readonly<Record<State, number>>
   /** A bounded scan stopped early: the true numbers are at least these. */
@@ -76,6 +84,8 @@ export class Inspect extends Context.Service<Inspect, {
   /** As the next attempt will be given it, with its version. */
   readonly payload: (id: JobId) => Effect.Effect<JobResult, NotFound | StoreUnavailable>
   readonly result: (id: JobId) => Effect.Effect<JobResult | undefined, NotFound | StoreUnavailable>
+  /** Undefined when the latest attempt left no error. */
+  readonly failure: (id: JobId) => Effect.Effect<JobFailure | undefined, NotFound | StoreUnavailable>
   readonly progress: (id: JobId) => Effect.Effect<JobProgress | undefined, NotFound | StoreUnavailable>
   readonly output: (id: JobId) => Effect.Effect<JobOutput | undefined, NotFound | StoreUnavailable>
   /** At most 10,000 rows per state are counted. */

@@ -5,7 +5,7 @@
  */
 import type { LifecycleEvent } from "./LifecycleEvent.ts"
 import type { Outcome } from "./Outcome.ts"
-import { type State, type TerminalReason, unfinishedStates, waitingStates } from "./State.ts"
+import { type State, type TerminalReason, unfinishedStates, type WaitingState, waitingStates } from "./State.ts"
 
 /** The facts a move may depend on, as the store knows them when it applies the event. */
 export interface TransitionCtx {
@@ -14,13 +14,15 @@ export interface TransitionCtx {
   readonly crashAttempt: number
   readonly crashLimit: number
   readonly nowMs: number
-  /** When the job would be due if it waits after this event: now plus the delay, or now. */
+  /** When the job would be due if it waits after this event: now plus the delay, the time that was named, or now. */
   readonly nextDueMs: number
   readonly deadlineMs: number | undefined
   /** Of a success: the job's own, 0 deletes. Of an eviction: that of the state it is in, undefined keeps it. */
   readonly retentionMs: number | undefined
   /** The producer asked for the job to wait until it is promoted. */
   readonly pending: boolean
+  /** A reschedule or a replacement names the new due time, `nextDueMs`. */
+  readonly namesTime: boolean
   /** The fingerprint is quarantined, be it by the strike this very crash adds. */
   readonly fingerprintClosed: boolean
   /** Another job holds the unique key in the scope this one would return to. */
@@ -124,6 +126,7 @@ export const lifecycleTransition = (
       return isOneOf(state, waitingStates) ? rest("quarantined", "fingerprint") : undefined
     case "replaced":
     case "rescheduled":
+      return isOneOf(state, waitingStates) ? reschedule(state, ctx) : undefined
     case "edited":
       return isOneOf(state, waitingStates) ? move(state) : undefined
     case "operator_delete":
@@ -147,6 +150,12 @@ const waitAgain = (to: State, ctx: TransitionCtx, counters?: Counters): Transiti
   if (ctx.fingerprintClosed) return rest("quarantined", "fingerprint", counters)
   if (isDueTooLate(ctx)) return rest("archived", "deadline", counters)
   return move(to, counters)
+}
+
+/** A pending job takes on the time and waits on for its operator. */
+const reschedule = (state: WaitingState, ctx: TransitionCtx): Transition => {
+  if (state === "pending" || !ctx.namesTime) return move(state)
+  return move(isDelayed(ctx) ? "scheduled" : "available")
 }
 
 const crash = (ctx: TransitionCtx): Transition => {

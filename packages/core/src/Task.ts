@@ -5,19 +5,22 @@
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import type * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type { SqlError } from "effect/sql/SqlError"
+import { awaitEnd, type AwaitOptions, type JobEnded, resultOf } from "./Await.ts"
 import { Codec, CodecError } from "./Codec.ts"
 import { type EnqueueOptions, envelopeOf } from "./Enqueue.ts"
 import type { Envelope } from "./Envelope.ts"
 import { type Handler, handlerKey, type Registration } from "./Handler.ts"
 import type { JobId } from "./Ids.ts"
+import type { Inspect } from "./Inspect.ts"
 import { type AttemptServices, Job } from "./Job.ts"
 import { refuseName } from "./Kind.ts"
 import { MAX_OPAQUE_SCHEMA_VERSION } from "./Output.ts"
 import { type EnqueueRefusal, Producer } from "./Producer.ts"
-import type { ForeignTransaction, Invalid } from "./Refusals.ts"
+import type { ForeignTransaction, Invalid, NotFound, StoreUnavailable } from "./Refusals.ts"
 import { defaultRetry, type RetryPolicy } from "./Retry.ts"
 import { Cursor, type CursorOptions, Once, type OnceOptions, refuseStepName, type SavePosition, Step } from "./Step.ts"
 import type { Nothing, StepOptions, StepRefusal, StepResultOptions } from "./Step.ts"
@@ -108,6 +111,18 @@ export interface Task<Kind extends string, P, S, E, Steps extends string> {
     payloads: Iterable<P>,
     options?: EnqueueOptions | ((payload: P, index: number) => EnqueueOptions)
   ) => Effect.Effect<ReadonlyArray<JobId>, EnqueueRefusal | CodecError, Producer>
+  /**
+   * Waits for the job's end and answers as its handler did: with the result, or with the task's own error. Every other
+   * end is `JobEnded`; a job that its success deletes (retention zero) is `NotFound`.
+   */
+  readonly await: (
+    id: JobId,
+    options?: AwaitOptions
+  ) => Effect.Effect<S, E | JobEnded | NotFound | StoreUnavailable | CodecError, Inspect>
+  /** The stored result; none while the job is unfinished, or when it has none. */
+  readonly result: (
+    id: JobId
+  ) => Effect.Effect<Option.Option<S>, NotFound | StoreUnavailable | CodecError, Inspect>
   /** The stored form of a job, unsent: to enqueue jobs of several tasks as one batch through `Producer`. */
   readonly envelope: (payload: P, options?: EnqueueOptions) => Effect.Effect<Envelope, Invalid | CodecError>
 
@@ -195,6 +210,10 @@ const make = <const Kind extends string, P, S = void, E = never, const Steps ext
       }
       return (yield* producer.enqueue(envelopes)).map((enqueued) => enqueued.id)
     }),
+    // SAFETY: both decode with this task's own schemas, whose types are S and E.
+    await: awaitEnd.bind(undefined, definition) as Task<Kind, P, S, E, Steps>["await"],
+    // SAFETY: as above.
+    result: resultOf.bind(undefined, definition) as Task<Kind, P, S, E, Steps>["result"],
     toLayer: (handler) => toLayer(kind, definition, handler),
     step: Step.run,
     sleep: Step.sleep,

@@ -143,6 +143,7 @@ function ctxOf(facts: ReadonlySet<Condition>): TransitionCtx {
     deadlineMs: facts.has("deadline_before_next_due") ? nextDueMs : facts.has("delayed") ? undefined : nextDueMs + 1,
     retentionMs: facts.has("retention_zero") ? 0 : facts.has("own_retention_unset") ? undefined : 60_000,
     pending: facts.has("pending_requested"),
+    namesTime: !facts.has("no_time_named"),
     fingerprintClosed: facts.has("fingerprint_closed"),
     uniqueKeyTaken: facts.has("unique_key_taken")
   }
@@ -152,6 +153,7 @@ type Condition = (typeof conditions)[number]
 const conditions = [
   "pending_requested",
   "delayed",
+  "no_time_named",
   "attempts_used_up",
   "crash_limit_reached",
   "fingerprint_closed",

@@ -184,7 +184,8 @@ end $$;
 
 -- 1 s, 5 s, 30 s, 2 min, then 10 min.
 create function headgate.crash_backoff_ms(p_crash_attempt int) returns bigint language sql immutable parallel safe as $$
-  select case p_crash_attempt when 1 then 1000 when 2 then 5000 when 3 then 30000 when 4 then 120000 else 600000 end::bigint
+  select case p_crash_attempt when 1 then 1000 when 2 then 5000 when 3 then 30000 when 4 then 120000
+    else 600000 end::bigint
 $$;
 
 -- The fingerprint of a job that was given none: both lengths in bytes, little-endian. One expression, so that it is

@@ -9,7 +9,7 @@
 -- shown may hold more winners, so it shows more and the draw is repeated.
 create function headgate.share(p_lanes int[], p_suspects boolean[], p_capacity int)
 returns table (lanes int[], shares int[])
-language plpgsql volatile set plan_cache_mode = force_generic_plan as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
   v_shown int[];
   v_more boolean;
@@ -42,11 +42,11 @@ begin
   end if;
 end $$;
 
--- Of the lanes of suspects at most one stays: that of the job which is first in the queue, and none while the worker holds
--- one already. Two calls of one worker must not take a suspect each: the lock makes them see one another.
+-- Of the lanes of suspects at most one stays: that of the job which is first in the queue, and none while the worker
+-- holds one already. Two calls of one worker must not take a suspect each: the lock makes them see one another.
 create function headgate.one_suspect(p_worker text, p_lanes int[], p_suspects boolean[])
 returns table (lanes int[], suspects boolean[])
-language plpgsql volatile set plan_cache_mode = force_generic_plan as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
   v_lane int;
 begin
@@ -69,11 +69,11 @@ end $$;
 create function headgate.admit(
   p_worker text, p_lease_id uuid, p_queues text[], p_kinds text[], p_versions int[], p_capacity int, p_lease_ms bigint
 ) returns table (
-  id text, fence bigint, kind text, schema_version int, queue text, partition_key text, payload bytea, priority smallint,
-  attempt int, max_attempts int, crash_attempt int, streak int, enqueued_at_ms bigint, scheduled_at_ms bigint,
+  id text, fence bigint, kind text, schema_version int, queue text, partition_key text, payload bytea,
+  priority smallint, attempt int, max_attempts int, crash_attempt int, streak int, enqueued_at_ms bigint, scheduled_at_ms bigint,
   claimed_at_ms bigint, timeout_ms bigint, deadline_at_ms bigint, retention_ms bigint, headers bytea,
   has_checkpoint boolean
-) language plpgsql volatile set plan_cache_mode = force_generic_plan as $$
+) language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
   v_now bigint := headgate.now_ms();
   v_free int := p_capacity;

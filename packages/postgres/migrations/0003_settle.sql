@@ -1,12 +1,14 @@
--- What becomes of a running job: renew() keeps it, settle() ends its attempt by any outcome but success (which is one
--- plain statement in Leases.ts, since it is the hot path), reclaim_expired() is the end a worker could not report.
--- Every row is addressed by its id and checked against lease id and fence in the statement that locks it.
+-- What becomes of a running job: renew() keeps it, succeed() and settle() end its attempt, reclaim_expired() is the end
+-- a worker could not report. Every row is addressed by its id and checked against lease id and fence in the statement
+-- that writes or locks it.
+--
+-- Plans are generic and never a scan of the whole table: for a thousand ids the planner would think one cheaper.
 
 -- The leases that are no longer current, and why. A row that somebody else holds at this moment is neither renewed nor
 -- lost: its next renewal will tell.
 create function headgate.renew(p_jobs text[], p_leases uuid[], p_fences bigint[], p_lease_ms bigint)
 returns table (job_id text, reason text)
-language plpgsql volatile set plan_cache_mode = force_generic_plan as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 begin
   return query
   with item as (
@@ -27,6 +29,42 @@ begin
   where j.lease_id is distinct from i.lease_id or j.fence is distinct from i.fence;
 end $$;
 
+-- Success, the hot path: the row goes, with all that belongs to it, or keeps its result for its retention. Shorter
+-- arrays of versions and results are filled up with nulls.
+create function headgate.succeed(
+  p_jobs text[], p_leases uuid[], p_fences bigint[], p_versions int[], p_results bytea[]
+) returns table (job_id text, state text)
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+declare
+  v_now bigint := headgate.now_ms();
+begin
+  return query
+  with item as (
+    select * from unnest(p_jobs, p_leases, p_fences, p_versions, p_results)
+      as i(job_id, lease_id, fence, version, result) order by i.job_id
+  ), removed as (
+    delete from headgate.job j using item i
+    where j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence and j.retention_ms = 0
+    returning j.id, j.fence, j.has_steps, j.has_reports
+  ), kept as (
+    update headgate.job j set state = 'completed', reason = null, result = i.result, result_version = i.version,
+      finished_at_ms = v_now, evict_at_ms = v_now + j.retention_ms, last_lease_id = j.lease_id,
+      last_worker = j.worker, lease_id = null, lease_expires_at_ms = null, worker = null
+    from item i
+    where j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence and j.retention_ms > 0
+    returning j.id
+  ), removed_steps as (
+    delete from headgate.step s where s.job_id = any(array(select r.id from removed r where r.has_steps))
+  ), removed_attempts as (
+    delete from headgate.attempt a where a.job_id = any(array(select r.id from removed r where r.fence > 1))
+  ), removed_progress as (
+    delete from headgate.progress p where p.job_id = any(array(select r.id from removed r where r.has_reports))
+  ), removed_output as (
+    delete from headgate.output o where o.job_id = any(array(select r.id from removed r where r.has_reports))
+  )
+  select r.id, 'deleted' from removed r union all select k.id, 'completed' from kept k;
+end $$;
+
 -- p_delays: null where the outcome has none. Answers the new state of each job that was held; of the others nothing.
 --   held     the rows still owned under the given lease and fence, locked;
 --   counted  their counters, and when they would be due again;
@@ -35,7 +73,7 @@ create function headgate.settle(
   p_jobs text[], p_leases uuid[], p_fences bigint[], p_outcomes text[], p_delays bigint[], p_reasons text[],
   p_error_tags text[], p_error_messages text[], p_error_texts text[], p_errors bytea[]
 ) returns table (job_id text, state text, queue text)
-language plpgsql volatile set plan_cache_mode = force_generic_plan as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
   v_now bigint := headgate.now_ms();
 begin
@@ -45,8 +83,8 @@ begin
         p_error_tags, p_error_messages, p_error_texts, p_errors)
       as i(job_id, lease_id, fence, outcome, delay_ms, reason, error_tag, error_message, error_text, error)
   ), held as (
-    select j.id, j.fence, j.attempt, j.max_attempts, j.crash_attempt, j.crash_limit, j.deadline_at_ms, j.scheduled_at_ms,
-      j.claimed_at_ms, j.worker, j.in_progress_step, j.queue, j.kind, j.schema_version, j.checkpoint_version,
+    select j.id, j.fence, j.attempt, j.max_attempts, j.crash_attempt, j.crash_limit, j.deadline_at_ms,
+      j.scheduled_at_ms, j.claimed_at_ms, j.worker, j.in_progress_step, j.queue, j.kind, j.schema_version, j.checkpoint_version,
       i.lease_id, i.outcome, i.delay_ms, i.reason, i.error_tag, i.error_message, i.error_text, i.error
     from item i join headgate.job j on j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence
     order by j.id for no key update of j
@@ -58,7 +96,8 @@ begin
         when 'retry' then v_now + h.delay_ms
         when 'timed_out' then v_now + h.delay_ms
         when 'not_a_failure' then v_now + greatest(h.delay_ms, 1000)
-        when 'rate_limited' then v_now + coalesce(greatest(h.delay_ms, 1000), 0)
+        -- greatest() passes over a null.
+        when 'rate_limited' then v_now + case when h.delay_ms is null then 0 else greatest(h.delay_ms, 1000) end
         when 'snooze' then v_now + h.delay_ms
         when 'crashed' then v_now + coalesce(h.delay_ms, headgate.crash_backoff_ms(h.crash_attempt + 1))
         else h.scheduled_at_ms
@@ -132,7 +171,7 @@ $$;
 -- re-checked under the lock, so an owner that settles, renews or is replaced meanwhile keeps what it has.
 create function headgate.reclaim_expired(p_limit int)
 returns table (job_id text, kind text, worker text, crash_attempt int, state text)
-language plpgsql volatile as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
   v_now bigint := headgate.now_ms();
 begin
@@ -149,7 +188,8 @@ begin
     from held h
   ), written as (
     update headgate.job j set
-      state = case m.next_reason when 'crash_limit' then 'quarantined' when 'deadline' then 'archived' else 'retryable' end,
+      state = case m.next_reason when 'crash_limit' then 'quarantined' when 'deadline' then 'archived'
+        else 'retryable' end,
       reason = m.next_reason,
       finished_at_ms = case when m.next_reason is not null then v_now end,
       scheduled_at_ms = case when m.next_reason is null then m.due_at_ms else j.scheduled_at_ms end,

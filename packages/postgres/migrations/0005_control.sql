@@ -95,9 +95,8 @@ begin
   return next;
 end $$;
 
--- p_at_ms null: behind the work of the same priority that is available now, in its queue. A pending job stays pending.
--- A job that is available waits for a time in the future as scheduled; one that waits for a time, and is given one that
--- has come, is available.
+-- p_at_ms null: behind the work of the same priority that is available now, in its queue, in the state it has. With a time
+-- a job waits as scheduled until it comes, or is available when it has come; a pending job stays pending.
 create function headgate.reschedule_job(p_id text, p_at_ms bigint)
 returns table (from_state text, to_state text, queue text)
 language plpgsql volatile as $$
@@ -127,11 +126,9 @@ begin
     end if;
     update headgate.job j set scheduled_at_ms = v_at,
       state = case
-        when v_job.state = 'pending' then 'pending'
-        when v_job.state = 'available' and (p_at_ms is null or v_at <= v_now) then 'available'
-        when v_job.state = 'available' then 'scheduled'
-        when v_at <= v_now then 'available'
-        else v_job.state end
+        when p_at_ms is null or v_job.state = 'pending' then v_job.state
+        when v_at > v_now then 'scheduled'
+        else 'available' end
       where j.id = p_id returning j.state into to_state;
   end if;
   return next;

@@ -22,7 +22,9 @@ const opened = (stepSet: string, version: string): string => `
     lane_id = case when ${version} > greatest(j.schema_version, j.checkpoint_version)
       then headgate.lane_for(j.queue, j.kind, ${version}, j.crash_attempt > 0) else j.lane_id end`
 
-const written = (w: { readonly [K in "leaseMs" | "step" | "mark" | "cursorStep" | "cursor" | "stepSet" | "version"]: string }) => `
+const written = (
+  w: { readonly [K in "leaseMs" | "step" | "mark" | "cursorStep" | "cursor" | "stepSet" | "version"]: string }
+) => `
     lease_expires_at_ms = (select headgate.now_ms()) + ${w.leaseMs},
     has_steps = j.has_steps or ${w.step} is not null,
     in_progress_step = case when ${w.mark} is not null then ${w.mark}
@@ -55,8 +57,8 @@ const oneSql = `with held as (
 
 const manySql = `with item as (
     select i.*, i.step_names::text[] as step_set
-    from unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) as i(job_id, lease_id, fence, lease_ms, step,
-      kind, position, result, mark, cursor_step, cursor, step_names, version, wake_at_ms)
+    from unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) as i(job_id, lease_id, fence, lease_ms,
+      step, kind, position, result, mark, cursor_step, cursor, step_names, version, wake_at_ms) order by i.job_id
   ), held as (
     update headgate.job j set ${
   written({
@@ -82,7 +84,8 @@ const manySql = `with item as (
 /** A resumed sleep keeps the wake time of its record, also when the caller does not know it. */
 const sleepSql = `with wake as (
     select coalesce(
-      (select s.wake_at_ms from headgate.step s where s.job_id = $1 and s.step = $4), $6, clock.now + $7) as wake_at, clock.now
+        (select s.wake_at_ms from headgate.step s where s.job_id = $1 and s.step = $4), $6, clock.now + $7) as wake_at,
+      clock.now
     from (select headgate.now_ms() as now) clock
   ), held as (
     update headgate.job j set
@@ -111,7 +114,8 @@ const make = Effect.gen(function*() {
   const sleep = statement("Checkpoints.sleep", sleepSql)
   const lookUp = statement<{ state: string; is_ours: boolean }>(
     "Checkpoints.sleep",
-    `select j.state, coalesce(j.last_lease_id = $2 and j.fence = $3, false) as is_ours from headgate.job j where j.id = $1`
+    `select j.state, coalesce(j.last_lease_id = $2 and j.fence = $3, false) as is_ours
+    from headgate.job j where j.id = $1`
   )
 
   const writeMany = Effect.fnUntraced(function*(batch: ReadonlyArray<StepWrite>) {
@@ -214,8 +218,10 @@ const checkNames = ({ cursor, mark, record }: StepWrite): void => {
 }
 
 /** Before anything is sent, so that one name the database refuses does not sink the writes of other jobs half-way. */
-export const checkStep = (step: string): void => {
-  if (step === "" || !isStorableText(step) || utf8Length(step) > MAX_STEP_BYTES) {
-    throw new Error(`a step's identity must be 1 to ${MAX_STEP_BYTES} bytes of text without NUL or half pairs`)
+export const checkStep = (step: string): void => checkText("a step's identity", step, MAX_STEP_BYTES)
+
+export const checkText = (what: string, text: string, maxBytes: number): void => {
+  if (text === "" || !isStorableText(text) || utf8Length(text) > maxBytes) {
+    throw new Error(`${what} must be 1 to ${maxBytes} bytes of text without NUL or half pairs`)
   }
 }

@@ -3,8 +3,8 @@
  * not queue behind user code. Statements name the schema `headgate.`; the configured name is put in once, at start.
  * Faults of the database become `StoreUnavailable`; a fault of the statement itself is a defect.
  */
-import { StoreUnavailable } from "@headgate/core/Refusals"
 import * as PgClient from "@effect/sql-pg/PgClient"
+import { StoreUnavailable } from "@headgate/core/Refusals"
 import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -45,14 +45,14 @@ export const connect = (
     types: _types,
     ...server
   } = application
-  const session = settings.transactionPooling ? { prepare: false } : {
-    startupParameters: { ...startupParameters, default_transaction_isolation: "read committed" },
+  const start = settings.transactionPooling ? { prepare: false } : {
+    startupParameters: { ...startupParameters, ...session },
     ...(startupOptions === undefined ? {} : { startupOptions })
   }
   return Effect.provide(
     PgClient.make({
       ...server,
-      ...session,
+      ...start,
       applicationName: "headgate",
       multiplex: false,
       minConnections: 0,
@@ -62,11 +62,22 @@ export const connect = (
   )
 }
 
+/**
+ * Plans are made once and must fit any later size of the tables, so they go by index even while these are empty. Only a
+ * help: the functions of the hot path set the same for themselves.
+ */
+const session = {
+  default_transaction_isolation: "read committed",
+  plan_cache_mode: "force_generic_plan",
+  enable_seqscan: "off",
+  jit: "off"
+}
+
 /** Puts the configured schema into a statement or a migration. */
 export const inSchema = (schema: string, sql: string): string => sql.replaceAll(/\bheadgate\./g, `"${schema}".`)
 
 /** SQLSTATEs that say something about the server, its set-up or its condition, and nothing about the statement. */
-const passing = /^(08|0A000|25006|26000|28|3D000|3F000|40|42501|42P01|42P05|53|55|57|58|XX)/
+const passing = /^(08|0A000|25006|25P03|25P04|26000|28|3D000|3F000|40|42501|42P01|42P05|53|55|57|58|XX)/
 
 /** A deadlock's victim, or a transaction that lost to a concurrent one. */
 const conflict = /^(40001|40P01)$/
@@ -83,10 +94,11 @@ export const sqlState = (error: SqlError.SqlError): string | undefined => {
 }
 
 /** A passing fault as a typed failure; anything else is a bug in the statement and dies. */
-export const toUnavailable = (operation: string) => (error: SqlError.SqlError): Effect.Effect<never, StoreUnavailable> =>
-  isPassing(error)
-    ? Effect.fail(new StoreUnavailable({ operation, message: describe(error), cause: error }))
-    : Effect.die(error)
+export const toUnavailable =
+  (operation: string) => (error: SqlError.SqlError): Effect.Effect<never, StoreUnavailable> =>
+    isPassing(error)
+      ? Effect.fail(new StoreUnavailable({ operation, message: describe(error), cause: error }))
+      : Effect.die(error)
 
 export const isConflict = (error: SqlError.SqlError): boolean => conflict.test(sqlState(error) ?? "")
 
@@ -120,8 +132,10 @@ const make = Effect.gen(function*() {
   const application = yield* PgClient.PgClient
   const settings = yield* PostgresSettings
   const client = yield* connect(application.config, settings)
-  const isAlone = Effect.map(Effect.context<never>(), (context) =>
-    Context.getOrUndefined(context, client.transactionService) === undefined)
+  const isAlone = Effect.map(
+    Effect.context<never>(),
+    (context) => Context.getOrUndefined(context, client.transactionService) === undefined
+  )
   const statement = <Row extends object>(operation: string, sql: string): Statement<Row> => {
     const text = inSchema(settings.schema, sql)
     const fail = toUnavailable(operation)
@@ -133,8 +147,10 @@ const make = Effect.gen(function*() {
     (error: SqlError.SqlError): Effect.Effect<ReadonlyArray<Row>, StoreUnavailable> =>
       left === 0 || !isConflict(error)
         ? fail(error)
-        : Effect.flatMap(isAlone, (isAlone) =>
-          isAlone ? Effect.catch(run(params), again(params, left - 1)) : fail(error))
+        : Effect.flatMap(
+          isAlone,
+          (isAlone) => isAlone ? Effect.catch(run(params), again(params, left - 1)) : fail(error)
+        )
     return (params) => Effect.withTracerEnabled(Effect.catch(run(params), again(params, attempts - 1)), false)
   }
   return ControlSql.of({ client, schema: settings.schema, statement })

@@ -1,10 +1,10 @@
 /**
- * The one statement that stores a batch of jobs, and its parameters. A field that is equal in the whole batch travels as
- * one value beside an empty array, which the statement fills up: what does not vary costs nothing per job.
+ * The one statement that stores a batch of jobs, and its parameters. A field that is equal in the whole batch travels
+ * as one value beside an empty array, which the statement fills up: what does not vary costs nothing per job.
  */
+import type * as PgTypes from "@effect/sql-pg/PgTypes"
 import { enqueueQueue, type Envelope } from "@headgate/core/Envelope"
 import { effectiveUniqueKey } from "@headgate/core/UniqueKey"
-import type * as PgTypes from "@effect/sql-pg/PgTypes"
 import * as Result from "effect/Result"
 import * as Bind from "./Bind.ts"
 
@@ -23,7 +23,9 @@ export const insertParams = (batch: ReadonlyArray<Envelope>, isAllOrNothing: boo
 
 interface Column {
   readonly name: string
-  readonly bind: (batch: ReadonlyArray<Envelope>) => { readonly array: PgTypes.Parameter; readonly value: PgTypes.Parameter }
+  readonly bind: (
+    batch: ReadonlyArray<Envelope>
+  ) => { readonly array: PgTypes.Parameter; readonly value: PgTypes.Parameter }
 }
 
 const column =
@@ -80,8 +82,8 @@ const filled = names.map((name, index) => `coalesce(n.${name}, $${index + 1 + na
 const isAllOrNothing = `$${2 * names.length + 1}`
 
 /**
- * Rows that meet a stored id or a held unique key are passed over, as are rows whose lane is missing. `stored` counts the
- * others. Where a part may not stay, the statement fails; otherwise it answers that part.
+ * Rows that meet a stored id or a held unique key are passed over, as are rows whose lane is missing. `stored` counts
+ * the others. Where a part may not stay, the statement fails; otherwise it answers that part.
  */
 export const insertSql = `with new as (
     select ${filled.join(", ")} from unnest(${arrays.join(", ")}) as n(${names.join(", ")})
@@ -89,15 +91,16 @@ export const insertSql = `with new as (
     select n.*, clock.now, coalesce(n.due_at_ms, clock.now + n.delay_ms, clock.now) as at_ms
     from new n cross join (select headgate.now_ms() as now offset 0) clock
   ), stored as (
-    insert into headgate.job (id, payload, kind, queue, schema_version, partition_key, fingerprint, priority, max_attempts,
-      crash_limit, timeout_ms, queue_timeout_ms, retention_ms, unique_key, headers, tags, lane_id, enqueued_at_ms,
+    insert into headgate.job (id, payload, kind, queue, schema_version, partition_key, fingerprint, priority,
+      max_attempts, crash_limit, timeout_ms, queue_timeout_ms, retention_ms, unique_key, headers, tags, lane_id, enqueued_at_ms,
       scheduled_at_ms, deadline_at_ms, state)
     select t.id, t.payload, t.kind, t.queue, t.version, t.partition_key,
       coalesce(t.fingerprint, headgate.content_fingerprint(t.kind, t.payload)), t.priority, t.max_attempts,
-      t.crash_limit, t.timeout_ms, t.queue_timeout_ms, t.retention_ms, t.unique_key, t.headers, t.tags::text[], l.id, t.now,
-      t.at_ms, coalesce(t.deadline_at_ms, greatest(t.now, t.at_ms) + t.deadline_in_ms),
+      t.crash_limit, t.timeout_ms, t.queue_timeout_ms, t.retention_ms, t.unique_key, t.headers, t.tags::text[], l.id,
+      t.now, t.at_ms, coalesce(t.deadline_at_ms, greatest(t.now, t.at_ms) + t.deadline_in_ms),
       case when t.pending then 'pending' when t.at_ms > t.now then 'scheduled' else 'available' end
-    from timed t join headgate.lane l on l.queue = t.queue and l.kind = t.kind and l.version = t.version and not l.suspect
+    from timed t join headgate.lane l
+      on l.queue = t.queue and l.kind = t.kind and l.version = t.version and not l.suspect
     on conflict do nothing
     returning id, state
   ), counted as (

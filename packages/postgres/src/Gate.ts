@@ -1,12 +1,12 @@
 /**
- * Admission: one call of the SQL function `admit` claims jobs and writes their leases. Jobs that are resumed bring their
- * checkpoint, read right after: nobody but the new holder may change it.
+ * Admission: one call of the SQL function `admit` claims jobs and writes their leases. Jobs that are resumed bring
+ * their checkpoint, read right after: nobody but the new holder may change it.
  */
+import type * as PgTypes from "@effect/sql-pg/PgTypes"
 import type { Checkpoint } from "@headgate/core/Checkpoint"
 import type { AdmitRequest, Claim } from "@headgate/core/Claim"
 import { Gate } from "@headgate/core/Gate"
 import type { Fence, JobId, LeaseId } from "@headgate/core/Ids"
-import type * as PgTypes from "@effect/sql-pg/PgTypes"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import { Announcer } from "./Announcer.ts"
@@ -55,7 +55,9 @@ const make = Effect.gen(function*() {
 
 export const layer: Layer.Layer<Gate, never, ControlSql | Announcer> = Layer.effect(Gate, make)
 
-const bindKinds = (kinds: AdmitRequest["kinds"]): { readonly kinds: PgTypes.Parameter; readonly versions: PgTypes.Parameter } => ({
+const bindKinds = (
+  kinds: AdmitRequest["kinds"]
+): { readonly kinds: PgTypes.Parameter; readonly versions: PgTypes.Parameter } => ({
   kinds: Bind.texts(kinds.map(({ kind }) => kind)),
   versions: Bind.ints(kinds.map(({ version }) => version))
 })

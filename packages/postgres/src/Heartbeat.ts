@@ -8,7 +8,10 @@
  */
 import { Heartbeat, type HeartbeatOptions, type HeartbeatSession, monotonicMs } from "@headgate/core/Heartbeat"
 import { Leases, type LostLease } from "@headgate/core/Leases"
+import * as Context from "effect/Context"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
 import * as Queue from "effect/Queue"
 import type * as Scope from "effect/Scope"
@@ -22,10 +25,13 @@ import * as WorkerRegistry from "./WorkerRegistry.ts"
 /** One for the beat, the others for when a connection does not answer. */
 const threadConnections = 3
 const farewellMillis = 1000
+const shortLeaseMillis = 10_000
+const startUpMillis = 3000
 
 const make = Effect.gen(function*() {
-  const context = yield* Effect.context<ControlSql | Leases>()
-  const { client } = yield* ControlSql
+  const sql = yield* ControlSql
+  // These two alone: the whole context would put the layer's scope in place of the session's.
+  const context = Context.make(ControlSql, sql).pipe(Context.add(Leases, yield* Leases))
   const settings = { ...(yield* PostgresSettings), controlConnections: threadConnections }
   const start = Effect.fn("Heartbeat.start")(function*(options: HeartbeatOptions) {
     const registry = yield* WorkerRegistry.make(options)
@@ -34,25 +40,22 @@ const make = Effect.gen(function*() {
     const slots = Slots.make(options.maxLeases ?? options.capacity)
     const writer = Slots.makeWriter(slots)
     const lost = yield* Queue.unbounded<LostLease>()
-    const runFork = Effect.runForkWith(yield* Effect.context<never>())
-    const report = (report: Loop.Report): void => {
-      if (report._tag !== "Lost") return void runFork(logChange(report))
-      for (const { fence, generation, jobId, reason, slot } of report.leases) {
-        // A job that ended while the report was under way has nothing left to lose.
-        if (writer.isCurrent(slot, generation)) Queue.offerUnsafe(lost, { jobId, fence, reason })
-      }
-    }
+    const isUp = yield* Deferred.make<void>()
+    const report = makeReporter(writer, lost, isUp, Effect.runForkWith(yield* Effect.context<never>()))
     yield* startTicking(slots, options.leaseMs)
-    const config = Thread.portableConfig(client.config)
+    const config = Thread.portableConfig(sql.client.config)
     const inThread: Effect.Effect<string | Error> = config === undefined
       ? Effect.succeed("the client's configuration cannot be handed to a thread")
       : Thread.run({ config, settings, options, memory: slots.memory }, report)
     const inLoop = Loop.run({ options, slots, tick: Slots.uptimeMs, report })
-    yield* Effect.forkScoped(Effect.flatMap(inThread, (cause) =>
+    const beating = Effect.flatMap(inThread, (cause) =>
       Effect.andThen(
         Effect.logWarning("Leases are renewed in the event loop: a handler that blocks it loses its lease", cause),
         inLoop
-      )))
+      ))
+    yield* Effect.forkScoped(beating, { startImmediately: true })
+    // A short lease could run out before a thread is up.
+    if (options.leaseMs < shortLeaseMillis) yield* Effect.raceFirst(Deferred.await(isUp), Effect.sleep(startUpMillis))
     return makeSession(options, writer, lost)
   })
   return Heartbeat.of({ start: (options) => Effect.provideContext(start(options), context) })
@@ -80,6 +83,27 @@ const makeSession = (
           writer.leave(slot, generation)
         }
       }
+    }
+  }
+}
+
+const makeReporter = (
+  writer: ReturnType<typeof Slots.makeWriter>,
+  lost: Queue.Queue<LostLease>,
+  isUp: Deferred.Deferred<void>,
+  runFork: (effect: Effect.Effect<void>) => unknown
+) => {
+  const reported = new Map<number, number>()
+  return (report: Loop.Report): void => {
+    if (report._tag !== "Lost") {
+      Deferred.doneUnsafe(isUp, Exit.void)
+      return void runFork(logChange(report))
+    }
+    for (const { fence, generation, jobId, reason, slot } of report.leases) {
+      // A job that ended while the report was under way has nothing left to lose; a new thread reports all anew.
+      if (!writer.isCurrent(slot, generation) || reported.get(slot) === generation) continue
+      reported.set(slot, generation)
+      Queue.offerUnsafe(lost, { jobId, fence, reason })
     }
   }
 }

@@ -51,7 +51,7 @@ export const run = Effect.fnUntraced(function*(loop: LoopOptions): Effect.fn.Ret
       yield* Effect.sleep(again)
       continue
     }
-    const fiber = yield* Effect.forkDetach(beat)
+    const fiber = yield* Effect.forkChild(beat)
     const isAccepted = yield* Effect.timeoutOrElse(Fiber.join(fiber), {
       duration: pause,
       orElse: () => Effect.succeed(false)
@@ -69,14 +69,16 @@ const makeBeat = Effect.fnUntraced(function*({ options, report, slots }: LoopOpt
   const lostGenerations = new Map<number, number>()
   let isBeating: boolean | undefined
 
+  const isLost = ({ generation, slot }: { readonly generation: number; readonly slot: number }): boolean =>
+    lostGenerations.get(slot) === generation
+  /** Reports each once, also when two beats that overlap have found it. */
   const lose = (gone: ReadonlyArray<LostSlot>): void => {
-    for (const { generation, slot } of gone) lostGenerations.set(slot, generation)
-    if (gone.length > 0) report({ _tag: "Lost", leases: gone })
+    const fresh = gone.filter((one) => !isLost(one))
+    for (const { generation, slot } of fresh) lostGenerations.set(slot, generation)
+    if (fresh.length > 0) report({ _tag: "Lost", leases: fresh })
   }
   const renew = Effect.suspend(() => {
-    const { latest, overtaken } = byJob(
-      reader.held().filter(({ generation, slot }) => lostGenerations.get(slot) !== generation)
-    )
+    const { latest, overtaken } = byJob(reader.held().filter((held) => !isLost(held)))
     lose(overtaken.map((held) => lostSlot(held, "lease_lost")))
     if (latest.size === 0) return registry.seen(0)
     const sentAt = Slots.uptimeMs()
@@ -101,7 +103,8 @@ const makeBeat = Effect.fnUntraced(function*({ options, report, slots }: LoopOpt
     onSuccess: () => accepted,
     onFailure: (cause) =>
       Effect.sync(() => {
-        if (isBeating !== false) report({ _tag: "Failing", message: Cause.pretty(cause) })
+        // The end of the session closes the connections under a beat.
+        if (isBeating !== false && !Cause.hasInterruptsOnly(cause)) report({ _tag: "Failing", message: Cause.pretty(cause) })
         isBeating = false
         return false
       })

@@ -48,11 +48,12 @@ const farewellMillis = 1000
 export const run = Effect.fnUntraced(function*(data: ThreadData, onReport: (report: Report) => void, entry: URL = thread) {
   let deaths = 0
   while (true) {
+    let hasBeaten = false
     const cause = yield* liveOnce(data, entry, (report) => {
-      deaths = 0
+      hasBeaten = true
       onReport(report)
     })
-    deaths++
+    deaths = hasBeaten ? 0 : deaths + 1
     if (deaths >= mostDeaths) return cause
     yield* Effect.logWarning("The heartbeat thread died and is started again", cause)
     yield* Effect.sleep(100)

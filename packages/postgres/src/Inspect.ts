@@ -30,6 +30,7 @@ const make = Effect.gen(function*() {
     "Inspect.result",
     "select j.result_version as version, j.result as bytes from headgate.job j where j.id = $1"
   )
+  const failure = statement<FailureRow>("Inspect.failure", failureSql)
   const progress = statement<ProgressRow>(
     "Inspect.progress",
     `select p.current, p.total, p.message, p.fence, p.updated_at_ms
@@ -69,6 +70,10 @@ const make = Effect.gen(function*() {
     result: Effect.fn("Inspect.result")(function*(id) {
       return toOpaque(yield* one(id, yield* result([Bind.text(id)])))
     }),
+    failure: Effect.fn("Inspect.failure")(function*(id) {
+      const { encoded, message, tag } = yield* one(id, yield* failure([Bind.text(id)]))
+      return tag === null ? undefined : { tag, message: message ?? "", encoded: encoded ?? undefined }
+    }),
     progress: Effect.fn("Inspect.progress")(function*(id) {
       return toProgress(yield* one(id, yield* progress([Bind.text(id)])))
     }),
@@ -103,6 +108,15 @@ const attemptsSql = `select a.fence, a.worker, a.started_at_ms, a.ended_at_ms, a
     select j.fence, j.last_worker, j.claimed_at_ms, j.finished_at_ms, 'success', null, null
   ) a where j.id = $1 and j.state = 'completed'
   order by fence`
+
+const failureSql = `select a.error_tag as tag, a.error_message as message, a.error as encoded
+  from headgate.job j left join headgate.attempt a on a.job_id = j.id and a.fence = j.fence where j.id = $1`
+
+interface FailureRow {
+  readonly tag: string | null
+  readonly message: string | null
+  readonly encoded: Uint8Array | null
+}
 
 /**
  * Available jobs by their lanes, waiting ones by due time, running ones by worker, completed and cancelled ones by

@@ -1,6 +1,6 @@
 /**
- * Renewal and settlement of leases. Successes go through one plain statement, every other outcome through the SQL
- * function `settle`; each row is checked against lease id and fence by the statement that writes it. What matched no row
+ * Renewal and settlement of leases. Successes go through the SQL function `succeed`, every other outcome through
+ * `settle`; each row is checked against lease id and fence by the statement that writes it. What matched no row
  * is looked up afterwards: an earlier settlement whose answer was lost counts as applied.
  */
 import type { JobId, LeaseRef } from "@headgate/core/Ids"
@@ -14,33 +14,8 @@ import * as Bind from "./Bind.ts"
 import { ControlSql } from "./ControlSql.ts"
 import * as SettleRows from "./SettleRows.ts"
 
-/**
- * Ends attempts with success: the row goes, with all that belongs to it, or keeps its result for its retention.
- * Parameters: job ids, lease ids, fences, result versions, results.
- */
-export const successSql = `with item as (
-    select * from unnest($1, $2, $3, $4, $5) as i(job_id, lease_id, fence, version, result)
-  ), removed as (
-    delete from headgate.job j using item i
-    where j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence and j.retention_ms = 0
-    returning j.id, j.fence, j.has_steps, j.has_reports
-  ), kept as (
-    update headgate.job j set state = 'completed', reason = null, result = i.result, result_version = i.version,
-      finished_at_ms = clock.now, evict_at_ms = clock.now + j.retention_ms, last_lease_id = j.lease_id,
-      last_worker = j.worker, lease_id = null, lease_expires_at_ms = null, worker = null
-    from item i, (select headgate.now_ms() as now offset 0) clock
-    where j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence and j.retention_ms > 0
-    returning j.id
-  ), removed_steps as (
-    delete from headgate.step s where s.job_id = any(array(select r.id from removed r where r.has_steps))
-  ), removed_attempts as (
-    delete from headgate.attempt a where a.job_id = any(array(select r.id from removed r where r.fence > 1))
-  ), removed_progress as (
-    delete from headgate.progress p where p.job_id = any(array(select r.id from removed r where r.has_reports))
-  ), removed_output as (
-    delete from headgate.output o where o.job_id = any(array(select r.id from removed r where r.has_reports))
-  )
-  select r.id as job_id, 'deleted' as state from removed r union all select k.id, 'completed' from kept k`
+/** Ends attempts with success; takes `successParams`. */
+export const successSql = "select * from headgate.succeed($1, $2, $3, $4, $5)"
 
 export const successParams = (
   items: ReadonlyArray<{ readonly lease: LeaseRef; readonly result: OutcomeResult | undefined }>

@@ -52,7 +52,8 @@ export const check = Effect.fn("Migrations.check")(function*(options: Options = 
   const names = pending.map(({ name }) => name).join(", ")
   return yield* new MigrationError({
     reason: "pending",
-    message: `schema "${schema}" lacks the migrations ${names}; run Migrations.run (PostgresStore does at start unless ` +
+    message:
+      `schema "${schema}" lacks the migrations ${names}; run Migrations.run (PostgresStore does at start unless ` +
       `told "migrate: false")`
   })
 })
@@ -62,7 +63,8 @@ export const layer = (options: Options = {}): Layer.Layer<never, MigrationError,
   Layer.effectDiscard(run(options))
 
 /** The migrations of this code, in order. */
-export const known = (): ReadonlyArray<Migration> => files().map(({ checksum, name, version }) => ({ version, name, checksum }))
+export const known = (): ReadonlyArray<Migration> =>
+  files().map(({ checksum, name, version }) => ({ version, name, checksum }))
 
 const migrate = Effect.fnUntraced(function*(sql: PgClient.PgClient, schema: string) {
   if ((yield* findPending(sql, schema)).length === 0) return []

@@ -85,5 +85,4 @@ const capabilities = Layer.mergeAll(
 ).pipe(Layer.provide(Announcer.layer), Layer.provide(ControlSql.layer))
 
 /** The schema is checked before any control connection is made: those prepare statements on it. */
-const start = (migrate: boolean) =>
-  Layer.effectDiscard(migrate ? Effect.asVoid(Migrations.run()) : Migrations.check())
+const start = (migrate: boolean) => Layer.effectDiscard(migrate ? Effect.asVoid(Migrations.run()) : Migrations.check())

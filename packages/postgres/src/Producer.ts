@@ -5,12 +5,12 @@
  */
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { validateEnqueue } from "@headgate/core/EnqueueGuard"
-import { type Envelope, enqueueQueue, sameJobContent } from "@headgate/core/Envelope"
+import { enqueueQueue, type Envelope, sameJobContent } from "@headgate/core/Envelope"
 import { fingerprint } from "@headgate/core/Fingerprint"
 import type { JobId } from "@headgate/core/Ids"
 import { type Enqueued, Producer } from "@headgate/core/Producer"
 import { Duplicate, IdConflict, StoreUnavailable } from "@headgate/core/Refusals"
-import type { State } from "@headgate/core/State"
+import { isTerminal, type State } from "@headgate/core/State"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import type * as SqlError from "effect/sql/SqlError"
@@ -20,6 +20,7 @@ import * as Bind from "./Bind.ts"
 import { ControlSql, inSchema, isConflict, sqlState, toUnavailable } from "./ControlSql.ts"
 import { insertParams, insertSql, obstaclesSql, uniqueKey } from "./EnqueueRows.ts"
 import * as Lanes from "./Lanes.ts"
+import { type ReplacedRow, replaceParams, replaceSql } from "./Replace.ts"
 
 const operation = "Producer.enqueue"
 
@@ -31,6 +32,7 @@ const make = Effect.gen(function*() {
   const client = application.withoutTransforms()
   const insertText = inSchema(schema, insertSql)
   const obstaclesText = inSchema(schema, obstaclesSql)
+  const replaceText = inSchema(schema, replaceSql)
   const removeText = inSchema(schema, "delete from headgate.job j where j.id = any($1)")
 
   /** Stores all of `jobs` and answers which are not due yet; or stores none and answers undefined. */
@@ -48,6 +50,16 @@ const make = Effect.gen(function*() {
       Bind.bytes(jobs.flatMap((job) => uniqueKey(job) ?? []))
     ])
 
+  /** Undefined when the holder has ended meanwhile and holds nothing any more. */
+  const replace: Replace = Effect.fnUntraced(function*(holder, job) {
+    const params = replaceParams(holder, job)
+    if (params === undefined) return false
+    const [row] = yield* client.unsafe<ReplacedRow>(replaceText, params)
+    if (row === undefined || isTerminal(row.from_state)) return undefined
+    if (row.to_state === "available") yield* application.afterCommit(announcer.announce([row.queue]))
+    return row.to_state !== null
+  })
+
   const store = Effect.fnUntraced(function*(batch: ReadonlyArray<Envelope>, isOwn: boolean) {
     const answers = new Map<string, Enqueued>()
     const startedAt = performance.now()
@@ -64,7 +76,9 @@ const make = Effect.gen(function*() {
           lostAnswer = true
           continue
         }
-        if (tried._tag === "Failure" && (isOwn || !isPassedOver(tried.failure))) return yield* Effect.fail(tried.failure)
+        if (tried._tag === "Failure" && (isOwn || !isPassedOver(tried.failure))) {
+          return yield* Effect.fail(tried.failure)
+        }
         if (tried._tag === "Success" && tried.success !== undefined) {
           for (const job of jobs) answers.set(job.id, created(job, tried.success.has(job.id)))
           return answers
@@ -73,12 +87,15 @@ const make = Effect.gen(function*() {
       const rows = yield* obstacles(jobs)
       // The statement was sent twice: what this call stored before is not an older job.
       const ownAge = lostAnswer ? performance.now() - startedAt + 1000 : -1
-      const left = yield* judge(batch, jobs, rows, ownAge, answers)
+      const left = yield* judge(batch, jobs, rows, ownAge, answers, replace)
       if (left.length === 0) return answers
       if (left.length === jobs.length) lanes.forget(jobs)
       jobs = left
     }
-    return yield* new StoreUnavailable({ operation, message: isOwn ? OLD_SNAPSHOT : "other producers were faster each time" })
+    return yield* new StoreUnavailable({
+      operation,
+      message: isOwn ? OLD_SNAPSHOT : "other producers were faster each time"
+    })
   })
 
   return Producer.of({
@@ -94,15 +111,19 @@ const make = Effect.gen(function*() {
   })
 })
 
-export const layer: Layer.Layer<Producer, never, ControlSql | Announcer | PgClient.PgClient> = Layer.effect(Producer, make)
+export const layer: Layer.Layer<Producer, never, ControlSql | Announcer | PgClient.PgClient> = Layer.effect(
+  Producer,
+  make
+)
 
-/** Records equal jobs that are there already, fails on what stands in the way, and answers the jobs still to be stored. */
+/** Records equal jobs that are there already, fails on what stands in the way, answers the jobs still to be stored. */
 const judge = Effect.fnUntraced(function*(
   batch: ReadonlyArray<Envelope>,
   jobs: ReadonlyArray<Envelope>,
   rows: ReadonlyArray<ObstacleRow>,
   ownAge: number,
-  answers: Map<string, Enqueued>
+  answers: Map<string, Enqueued>,
+  replace: Replace
 ) {
   const byId = new Map(rows.filter((row) => row.key === null).map((row) => [row.id as string, row]))
   const byKey = new Map(rows.flatMap((row) => row.key === null ? [] : [[keyText(row.key), row] as const]))
@@ -117,7 +138,10 @@ const judge = Effect.fnUntraced(function*(
     }
     const key = uniqueKey(job)
     const holder = key === undefined ? undefined : byKey.get(keyText(key))
-    if (holder !== undefined) return yield* duplicate(holder.id, batch.indexOf(job))
+    const isReplaced = holder === undefined ? undefined : yield* replace(holder, job)
+    if (holder !== undefined && isReplaced !== undefined) {
+      return yield* duplicate(holder.id, batch.indexOf(job), isReplaced)
+    }
     left.push(job)
   }
   return left
@@ -130,7 +154,8 @@ const created = (job: Envelope, isLater: boolean): Enqueued => ({
   status: "created"
 })
 
-const duplicate = (existingId: string, index: number): Duplicate => new Duplicate({ existingId, replaced: false, index })
+const duplicate = (existingId: string, index: number, replaced = false): Duplicate =>
+  new Duplicate({ existingId, replaced, index })
 
 /** The first job of the batch whose unique key an earlier one has as well. */
 const findTwin = (jobs: ReadonlyArray<Envelope>): { readonly job: Envelope; readonly of: string } | undefined => {
@@ -166,6 +191,8 @@ const keyText = (bytes: Uint8Array): string => {
 const PARTIAL = "HG001"
 const MAX_ROUNDS = 20
 const OLD_SNAPSHOT = "the open transaction cannot see what was committed meanwhile; repeat the whole transaction"
+
+type Replace = (holder: ObstacleRow, job: Envelope) => Effect.Effect<boolean | undefined, SqlError.SqlError>
 
 interface InsertRow {
   readonly stored: number

@@ -21,7 +21,8 @@ export const makeRemap = ({ client, statement }: ControlSql["Service"]): Checkpo
   const take = statement<StepRow>(
     "Checkpoints.remap",
     `delete from headgate.step s where s.job_id = $1
-    returning s.fence, s.step, s.kind, s.position, s.result, s.wake_at_ms, s.recorded_at_ms`)
+    returning s.fence, s.step, s.kind, s.position, s.result, s.wake_at_ms, s.recorded_at_ms`
+  )
   const put = statement(
     "Checkpoints.remap",
     `insert into headgate.step (job_id, fence, step, kind, position, result, wake_at_ms, recorded_at_ms)
@@ -32,7 +33,8 @@ export const makeRemap = ({ client, statement }: ControlSql["Service"]): Checkpo
   )
   const point = statement(
     "Checkpoints.remap",
-    `update headgate.job j set in_progress_step = $2, cursor_step = $3, cursor = case when $3 is null then null else j.cursor end
+    `update headgate.job j set in_progress_step = $2, cursor_step = $3,
+      cursor = case when $3 is null then null else j.cursor end
     where j.id = $1`
   )
 
@@ -59,7 +61,11 @@ export const makeRemap = ({ client, statement }: ControlSql["Service"]): Checkpo
   })
 
   return Effect.fn("Checkpoints.remap")((remap: Remap) =>
-    Effect.catchTag(rollbackFaults(client.withTransaction(rewrite(remap))), "SqlError", toUnavailable("Checkpoints.remap"))
+    Effect.catchTag(
+      rollbackFaults(client.withTransaction(rewrite(remap))),
+      "SqlError",
+      toUnavailable("Checkpoints.remap")
+    )
   )
 }
 

@@ -26,7 +26,10 @@ export const split = (batch: ReadonlyArray<Settlement>): {
 /** Successes apart from the rest, in pieces of a size that one statement carries well. */
 export const statements = (items: ReadonlyArray<Settlement>): ReadonlyArray<ReadonlyArray<Settlement>> => {
   const pieces: Array<Array<Settlement>> = []
-  const open = { success: { items: [] as Array<Settlement>, bytes: 0 }, other: { items: [] as Array<Settlement>, bytes: 0 } }
+  const open = {
+    success: { items: [] as Array<Settlement>, bytes: 0 },
+    other: { items: [] as Array<Settlement>, bytes: 0 }
+  }
   for (const item of items) {
     const piece = item.outcome._tag === "Success" ? open.success : open.other
     const bytes = bytesOf(item.outcome)
@@ -51,7 +54,9 @@ export const params = (items: ReadonlyArray<Settlement>): ReadonlyArray<unknown>
     Bind.bigints(items.map(({ lease }) => lease.fence)),
     Bind.texts(items.map(({ outcome }) => outcomeName(outcome))),
     Bind.bigints(items.map(({ outcome }) => delayOf(outcome))),
-    Bind.texts(items.map(({ outcome }) => "reason" in outcome ? bounded(outcome.reason, MAX_ERROR_MESSAGE_BYTES) : null)),
+    Bind.texts(
+      items.map(({ outcome }) => "reason" in outcome ? bounded(outcome.reason, MAX_ERROR_MESSAGE_BYTES) : null)
+    ),
     Bind.texts(errors.map((error) => bounded(error?.tag, MAX_ERROR_TAG_BYTES))),
     Bind.texts(errors.map((error) => bounded(error?.message, MAX_ERROR_MESSAGE_BYTES))),
     Bind.texts(errors.map((error) => bounded(error?.text, MAX_ERROR_TEXT_BYTES))),

@@ -12,7 +12,7 @@ import * as Layer from "effect/Layer"
 import type * as SqlError from "effect/sql/SqlError"
 import { ambient, foreignTransaction } from "./Ambient.ts"
 import * as Bind from "./Bind.ts"
-import { checkStep } from "./Checkpoints.ts"
+import { checkStep, checkText } from "./Checkpoints.ts"
 import { ControlSql, inSchema, rollbackFaults, toUnavailable } from "./ControlSql.ts"
 import { successParams, successSql } from "./Leases.ts"
 
@@ -74,7 +74,10 @@ const make = Effect.gen(function*() {
 
   /** Verifies the lease by the write itself; refused, the transaction rolls back. */
   const recordStep = (write: OnceWrite, result: Uint8Array | undefined, key: string | null) =>
-    Effect.flatMap(record(recordParams(write, result, key)), (rows) => rows.length === 0 ? rejected(write.lease) : Effect.void)
+    Effect.flatMap(
+      record(recordParams(write, result, key)),
+      (rows) => rows.length === 0 ? rejected(write.lease) : Effect.void
+    )
 
   /** In doubt the transaction may still be open on the server: its lock on the job's row is waited for. */
   const settled = <A>(lease: LeaseRef, check: Effect.Effect<A, StoreUnavailable>) =>
@@ -87,9 +90,15 @@ const make = Effect.gen(function*() {
       encode: (value: A) => Effect.Effect<Uint8Array | undefined, E>
     ) {
       checkStep(write.step)
+      checkText("an effect key", write.effectKey, MAX_EFFECT_KEY_BYTES)
       const { effectKey, lease, step } = write
       const attempt = Effect.gen(function*() {
-        const claimed = yield* claim([Bind.text(effectKey), Bind.text(lease.jobId), Bind.text(step), Bind.bigint(lease.fence)])
+        const claimed = yield* claim([
+          Bind.text(effectKey),
+          Bind.text(lease.jobId),
+          Bind.text(step),
+          Bind.bigint(lease.fence)
+        ])
         if (claimed.length === 0) {
           const [known] = yield* read([Bind.text(effectKey)])
           if (known === undefined) return yield* new StoreUnavailable({ operation: ONCE, message: OLD_SNAPSHOT })
@@ -101,8 +110,11 @@ const make = Effect.gen(function*() {
         yield* recordStep(write, result, effectKey)
         return { _tag: "Committed" as const, value }
       })
-      const isStored = Effect.map(readEffect([Bind.text(effectKey)]), ([row]) =>
-        row !== undefined && row.job_id === lease.jobId && row.step === step && Number(row.fence) === lease.fence)
+      const isStored = Effect.map(
+        readEffect([Bind.text(effectKey)]),
+        ([row]) =>
+          row !== undefined && row.job_id === lease.jobId && row.step === step && Number(row.fence) === lease.fence
+      )
       return yield* transact(ONCE, attempt, () => settled(lease, isStored))
     }),
     complete: Effect.fn("Transactional.complete")(function*<A, E, R>(
@@ -147,7 +159,10 @@ const make = Effect.gen(function*() {
   }
 })
 
-export const layer: Layer.Layer<Transactional, never, ControlSql | PgClient.PgClient> = Layer.effect(Transactional, make)
+export const layer: Layer.Layer<Transactional, never, ControlSql | PgClient.PgClient> = Layer.effect(
+  Transactional,
+  make
+)
 
 const recordParams = (
   { lease, leaseMs, mark, position, step }: OnceWrite,
@@ -164,6 +179,9 @@ const recordParams = (
   Bind.bytea(result ?? null),
   Bind.text(key)
 ]
+
+/** It is an index key. */
+const MAX_EFFECT_KEY_BYTES = 2048
 
 const ONCE = "Transactional.once"
 const COMPLETE = "Transactional.complete"

@@ -1,10 +1,10 @@
+import * as PgClient from "@effect/sql-pg/PgClient"
+import { assert, layer } from "@effect/vitest"
 import type { StepWrite } from "@headgate/core/Checkpoint"
 import { Checkpoints } from "@headgate/core/Checkpoints"
 import type { LeaseRef } from "@headgate/core/Ids"
 import * as Outcome from "@headgate/core/Outcome"
 import { Time } from "@headgate/testkit"
-import * as PgClient from "@effect/sql-pg/PgClient"
-import { assert, layer } from "@effect/vitest"
 import { Effect } from "effect"
 import * as Store from "./Store.ts"
 
@@ -66,7 +66,9 @@ layer(Store.layer, { excludeTestServices: true })("Checkpoints.write", (it) => {
   it.effect("a cursor moves on, and goes when its step is recorded", () =>
     Effect.gen(function*() {
       const lease = yield* Store.running({ id: "cursor" })
-      for (const bytes of ["1", "2"]) yield* write(boundary(lease, { cursor: { step: "pages", bytes: Store.bytes(bytes) } }))
+      for (const bytes of ["1", "2"]) {
+        yield* write(boundary(lease, { cursor: { step: "pages", bytes: Store.bytes(bytes) } }))
+      }
       assert.deepStrictEqual(yield* Store.columns("cursor", "cursor_step", "cursor"), ["pages", "\\x32"])
       yield* write(boundary(lease, { record: done("pages", 0) }))
       assert.deepStrictEqual(yield* Store.columns("cursor", "cursor_step", "cursor"), [null, null])
@@ -83,11 +85,24 @@ layer(Store.layer, { excludeTestServices: true })("Checkpoints.write", (it) => {
       assert.deepStrictEqual(yield* write(boundary(stale, parts), boundary(current, parts)), [false, true])
       assert.deepStrictEqual(yield* Store.row("stale"), before)
       assert.deepStrictEqual(yield* steps("stale"), [])
-      for (const other of [{ ...current, leaseId: Store.leaseId() }, { ...current, fence: 2 as typeof current.fence }]) {
+      for (
+        const other of [{ ...current, leaseId: Store.leaseId() }, { ...current, fence: 2 as typeof current.fence }]
+      ) {
         assert.deepStrictEqual(yield* write(boundary(other, { record: done("z", 9) })), [false])
         assert.deepStrictEqual(yield* write(boundary(other, { record: done("z", 9) }), boundary(stale)), [false, false])
       }
       assert.deepStrictEqual(yield* steps("current"), ["a"])
+    }))
+
+  it.effect("a write that meets a reclaim in progress waits for it, and stores nothing", () =>
+    Effect.gen(function*() {
+      const alone = yield* Store.running({ id: "meets" })
+      const record = { record: done("a", 0) }
+      assert.deepStrictEqual(yield* Store.duringReclaim([alone], write(boundary(alone, record))), [false])
+      const two = yield* Effect.forEach(["meets-1", "meets-2"], (id) => Store.running({ id }))
+      const batch = write(...two.map((lease) => boundary(lease, record)))
+      assert.deepStrictEqual(yield* Store.duringReclaim(two, batch), [false, false])
+      for (const id of ["meets", "meets-1", "meets-2"]) assert.strictEqual(yield* Store.count("step", id), 0)
     }))
 
   it.effect("a write sent again after a lost answer changes nothing", () =>
@@ -119,13 +134,23 @@ layer(Store.layer, { excludeTestServices: true })("Checkpoints.write", (it) => {
   it.effect("a checkpoint of a newer version keeps the job from older workers, also from a batch", () =>
     Effect.gen(function*() {
       const open = { stepSet: ["a", "b\"{,}\\"], version: 4 }
-      const [one, two] = [yield* Store.running({ id: "n1", queue: "n" }), yield* Store.running({ id: "n2", queue: "n" })]
+      const [one, two] = [
+        yield* Store.running({ id: "n1", queue: "n" }),
+        yield* Store.running({ id: "n2", queue: "n" })
+      ]
       const three = yield* Store.running({ id: "n3", queue: "n" })
       yield* write(boundary(one, { mark: "a", open }))
-      yield* write(boundary(two, { mark: "a", open }), boundary(three, { mark: "a", open: { stepSet: undefined, version: 1 } }))
+      yield* write(
+        boundary(two, { mark: "a", open }),
+        boundary(three, { mark: "a", open: { stepSet: undefined, version: 1 } })
+      )
       for (const lease of [one, two, three]) yield* Store.settle(lease, Outcome.released)
       const old = yield* Store.admit({ queues: ["n"], kinds: { greet: 3 } })
-      assert.deepStrictEqual(old.map((claim) => [claim.lease.jobId, claim.checkpoint?.stepSet]), [["n3", undefined]])
+      assert.deepStrictEqual(old.map(({ lease }) => lease), [{
+        ...three,
+        leaseId: old[0]!.lease.leaseId,
+        fence: 2 as typeof three.fence
+      }])
       const young = yield* Store.admit({ queues: ["n"], kinds: { greet: 4 } })
       assert.deepStrictEqual(young.map((claim) => claim.checkpoint?.stepSet), [open.stepSet, open.stepSet])
     }))
@@ -134,7 +159,9 @@ layer(Store.layer, { excludeTestServices: true })("Checkpoints.write", (it) => {
     Effect.gen(function*() {
       const lease = yield* Store.running({ id: "name" })
       for (const step of ["a\u0000", "\udc00", "", "s".repeat(1025)]) {
-        const exit = yield* Effect.exit(write(boundary(lease, { mark: "fine" }), boundary(lease, { record: done(step, 0) })))
+        const exit = yield* Effect.exit(
+          write(boundary(lease, { mark: "fine" }), boundary(lease, { record: done(step, 0) }))
+        )
         assert.strictEqual(exit._tag, "Failure")
       }
       assert.deepStrictEqual(yield* Store.columns("name", "in_progress_step"), [null])
@@ -188,14 +215,23 @@ layer(Store.layer, { excludeTestServices: true })("Checkpoints.sleep and remap",
   it.effect("a remap renames, splits, keeps and drops what is stored", () =>
     Effect.gen(function*() {
       const lease = yield* Store.running({ id: "remap" })
-      yield* write(boundary(lease, { open: { stepSet: ["old", "keep", "gone"], version: 1 }, record: done("old", 0, "r") }))
+      yield* write(
+        boundary(lease, { open: { stepSet: ["old", "keep", "gone"], version: 1 }, record: done("old", 0, "r") })
+      )
       yield* write(boundary(lease, { record: done("old[1]", 1) }))
       yield* write(boundary(lease, { record: done("keep", 2), mark: "old[2]" }))
       yield* write(boundary(lease, { record: done("gone", 3), cursor: { step: "gone", bytes: Store.bytes("1") } }))
       const remap = { lease, stepSet: ["keep", "x", "y"], version: 2, steps: [{ from: "old", to: ["x", "y"] }] }
       yield* Checkpoints.use((checkpoints) => checkpoints.remap(remap))
       assert.deepStrictEqual((yield* steps("remap")).sort(), ["keep", "x", "x[1]", "y", "y[1]"])
-      const columns = yield* Store.columns("remap", "step_set", "in_progress_step", "cursor_step", "cursor", "checkpoint_version")
+      const columns = yield* Store.columns(
+        "remap",
+        "step_set",
+        "in_progress_step",
+        "cursor_step",
+        "cursor",
+        "checkpoint_version"
+      )
       assert.deepStrictEqual(columns, [["keep", "x", "y"], "x[2]", null, null, 2])
     }))
 

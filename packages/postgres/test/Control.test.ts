@@ -297,7 +297,7 @@ layer(Jobs.layer, { excludeTestServices: true })("Control", (it) => {
         ["scheduled", past, "available"],
         ["scheduled", future, "scheduled"],
         ["retryable", past, "available"],
-        ["retryable", future, "retryable"],
+        ["retryable", future, "scheduled"],
         ["available", past, "available"],
         ["available", future, "scheduled"]
       ] as const

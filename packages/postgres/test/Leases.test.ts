@@ -1,10 +1,11 @@
+import * as PgClient from "@effect/sql-pg/PgClient"
+import { assert, layer } from "@effect/vitest"
+import { Gate } from "@headgate/core/Gate"
 import type { LeaseRef } from "@headgate/core/Ids"
 import { Leases, type Settlement } from "@headgate/core/Leases"
 import * as Outcome from "@headgate/core/Outcome"
 import { OutputStore, ProgressStore } from "@headgate/core/Reports"
 import { Time } from "@headgate/testkit"
-import * as PgClient from "@effect/sql-pg/PgClient"
-import { assert, layer } from "@effect/vitest"
 import { Effect } from "effect"
 import * as Store from "./Store.ts"
 
@@ -20,7 +21,13 @@ layer(Store.layer, { excludeTestServices: true })("Leases.settle", (it) => {
       const answer = yield* Store.settle(lease, Outcome.successWith(2, Store.bytes("42")))
       assert.deepStrictEqual(answer, { _tag: "Applied", jobId: lease.jobId, state: "completed" })
       const row = yield* Store.row("kept")
-      assert.deepInclude(row, { state: "completed", result: "\\x3432", result_version: 2, lease_id: null, worker: null })
+      assert.deepInclude(row, {
+        state: "completed",
+        result: "\\x3432",
+        result_version: 2,
+        lease_id: null,
+        worker: null
+      })
       assert.strictEqual(row?.["evict_at_ms"], Number(row?.["finished_at_ms"]) + 5000)
     }))
 
@@ -64,8 +71,12 @@ layer(Store.layer, { excludeTestServices: true })("Leases.settle", (it) => {
       const answers = yield* settleAll(batch)
       for (const [index, [id, , expected]] of cases.entries()) {
         const found = yield* Store.columns(`o-${id}`, "state", "reason", "attempt", "crash_attempt")
-        assert.deepStrictEqual(found, expected, id)
-        assert.deepStrictEqual(answers[index], { _tag: "Applied", jobId: batch[index]!.lease.jobId, state: expected[0] })
+        assert.deepStrictEqual(found, [...expected], id)
+        assert.deepStrictEqual(answers[index], {
+          _tag: "Applied",
+          jobId: batch[index]!.lease.jobId,
+          state: expected[0]
+        })
         assert.deepStrictEqual(yield* Store.columns(`o-${id}`, "lease_id", "worker"), [null, null])
         assert.strictEqual(yield* Store.count("attempt", `o-${id}`), 1)
       }
@@ -108,13 +119,36 @@ layer(Store.layer, { excludeTestServices: true })("Leases.settle", (it) => {
 
   it.effect("a stale lease settles nothing, whatever the outcome, and is told what the job had become", () =>
     Effect.gen(function*() {
-      const outcomes = [Outcome.success, Outcome.retry(1, boom), Outcome.released, Outcome.revoke, Outcome.crashed(boom)]
+      const outcomes = [
+        Outcome.success,
+        Outcome.retry(1, boom),
+        Outcome.released,
+        Outcome.revoke,
+        Outcome.crashed(boom)
+      ]
       for (const [index, outcome] of outcomes.entries()) {
         const stale = yield* Store.running({ id: `stale-${index}`, retentionMs: index === 0 ? 0 : 60_000 })
         yield* Store.loseLease(stale)
         const before = yield* Store.row(stale.jobId)
-        assert.deepStrictEqual(yield* Store.settle(stale, outcome), { _tag: "Rejected", jobId: stale.jobId, state: "retryable" })
+        assert.deepStrictEqual(yield* Store.settle(stale, outcome), {
+          _tag: "Rejected",
+          jobId: stale.jobId,
+          state: "retryable"
+        })
         assert.deepStrictEqual(yield* Store.row(stale.jobId), before)
+      }
+    }))
+
+  it.effect("a settlement that meets a reclaim in progress waits for it, and is refused", () =>
+    Effect.gen(function*() {
+      for (const [index, outcome] of [Outcome.success, Outcome.revoke, Outcome.retry(1, boom)].entries()) {
+        for (const retentionMs of [0, 60_000]) {
+          const lease = yield* Store.running({ id: `meets-${index}-${retentionMs}`, retentionMs })
+          const answer = yield* Store.duringReclaim([lease], Store.settle(lease, outcome))
+          assert.deepStrictEqual(answer, { _tag: "Rejected", jobId: lease.jobId, state: "retryable" })
+          const found = yield* Store.columns(lease.jobId, "state", "attempt", "crash_attempt")
+          assert.deepStrictEqual(found, ["retryable", 0, 1])
+        }
       }
     }))
 
@@ -122,7 +156,12 @@ layer(Store.layer, { excludeTestServices: true })("Leases.settle", (it) => {
     Effect.gen(function*() {
       for (const outcome of [Outcome.success, Outcome.retry(1, boom)]) {
         const lease = yield* Store.running({ id: `other-${outcome._tag}` })
-        for (const other of [{ ...lease, leaseId: Store.leaseId() }, { ...lease, fence: lease.fence + 1 as typeof lease.fence }]) {
+        for (
+          const other of [{ ...lease, leaseId: Store.leaseId() }, {
+            ...lease,
+            fence: lease.fence + 1 as typeof lease.fence
+          }]
+        ) {
           assert.deepInclude(yield* Store.settle(other, outcome), { _tag: "Rejected", state: "running" })
         }
         assert.strictEqual(yield* Store.stateOf(lease.jobId), "running")
@@ -208,7 +247,8 @@ layer(Store.layer, { excludeTestServices: true })("Leases.settle", (it) => {
         SELECT n, 0, 0, 'many', 'w', 'snooze' FROM generate_series(1, 130) n`
       yield* sql`UPDATE headgate.job SET fence = 131 WHERE id = 'many'`
       yield* Store.settle({ ...lease, fence: 131 as typeof lease.fence }, Outcome.snooze(1))
-      const [kept] = yield* sql`SELECT count(*)::int AS n, min(fence)::int AS oldest FROM headgate.attempt WHERE job_id = 'many'`
+      const [kept] =
+        yield* sql`SELECT count(*)::int AS n, min(fence)::int AS oldest FROM headgate.attempt WHERE job_id = 'many'`
       assert.deepStrictEqual(kept, { n: 100, oldest: 32 })
     }))
 
@@ -218,7 +258,8 @@ layer(Store.layer, { excludeTestServices: true })("Leases.settle", (it) => {
       yield* (yield* PgClient.PgClient)`UPDATE headgate.job SET in_progress_step = 'pay' WHERE id = 'step-crash'`
       yield* Store.settle(lease, Outcome.crashed(boom))
       assert.deepStrictEqual(yield* Store.columns("step-crash", "crashes_by_step"), [{ pay: 1 }])
-      const [lane] = yield* (yield* PgClient.PgClient)`SELECT l.suspect FROM headgate.job j JOIN headgate.lane l ON l.id = j.lane_id
+      const [lane] =
+        yield* (yield* PgClient.PgClient)`SELECT l.suspect FROM headgate.job j JOIN headgate.lane l ON l.id = j.lane_id
         WHERE j.id = 'step-crash'`
       assert.deepStrictEqual(lane, { suspect: true })
     }))
@@ -299,5 +340,43 @@ layer(Store.layer, { excludeTestServices: true })("Leases.renew", (it) => {
         const isRunning = (yield* Store.stateOf(jobId)) === "running"
         assert.strictEqual(lost.some((item) => item.jobId === jobId), !isRunning)
       }
+    }))
+})
+
+layer(Store.layerBehindNetwork, { excludeTestServices: true })("Leases behind a failing network", (it) => {
+  it.effect("a settlement whose answer is lost is applied once and says so when sent again", () =>
+    Effect.gen(function*() {
+      const network = yield* Store.Network
+      const cases = [
+        ["deleted", Outcome.success, "deleted"],
+        ["completed", Outcome.success, "completed"],
+        ["retried", Outcome.retry(60_000, boom), "retryable"],
+        ["revoked", Outcome.revoke, "deleted"]
+      ] as const
+      for (const [id, outcome, state] of cases) {
+        const lease = yield* Store.running({ id, retentionMs: id === "deleted" ? 0 : 60_000 })
+        yield* network.dropOn({ sql: /succeed\(|settle\(/, moment: "after" })
+        assert.strictEqual((yield* Effect.flip(Store.settle(lease, outcome)))._tag, "StoreUnavailable")
+        assert.deepStrictEqual(yield* Store.settle(lease, outcome), { _tag: "Applied", jobId: lease.jobId, state })
+      }
+      assert.deepStrictEqual(yield* Store.columns("retried", "attempt"), [1])
+    }))
+
+  it.effect("a job that vanished for another reason is refused", () =>
+    Effect.gen(function*() {
+      const lease = yield* Store.running({ id: "vanished", retentionMs: 0 })
+      yield* Store.settle(lease, Outcome.success)
+      assert.deepInclude(yield* Store.settle(lease, Outcome.success), { _tag: "Rejected", state: "missing" })
+    }))
+
+  it.effect("a claim whose answer is lost can be handed back uncharged", () =>
+    Effect.gen(function*() {
+      const network = yield* Store.Network
+      yield* Store.enqueue({ id: "claimed", queue: "claimed" })
+      const leaseId = Store.leaseId()
+      yield* network.dropOn({ sql: /admit\(/, moment: "after" })
+      assert.strictEqual((yield* Effect.flip(Store.admit({ queues: ["claimed"], leaseId })))._tag, "StoreUnavailable")
+      assert.strictEqual(yield* Gate.use((gate) => gate.abandon(leaseId)), 1)
+      assert.deepStrictEqual(yield* Store.columns("claimed", "state", "crash_attempt"), ["available", 0])
     }))
 })

@@ -1,7 +1,7 @@
-import * as Migrations from "@headgate/postgres/Migrations"
-import { TestDatabase } from "@headgate/testkit"
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
+import * as Migrations from "@headgate/postgres/Migrations"
+import { TestDatabase } from "@headgate/testkit"
 import { Effect, Redacted } from "effect"
 
 const versions = (migrations: ReadonlyArray<Migrations.Migration>) => migrations.map(({ version }) => version)
@@ -24,20 +24,23 @@ layer(TestDatabase.layerWith({ isMigrated: false }), { excludeTestServices: true
   it.effect("a second run changes nothing, and needs no right to create", () =>
     Effect.gen(function*() {
       const sql = yield* PgClient.PgClient
+      const { name, url } = yield* TestDatabase.TestDatabase
+      // Roles belong to the whole server.
+      const reader = `reader_${name}`
+      const role = sql(reader)
       yield* Migrations.run({ schema: "again" })
-      yield* sql`CREATE ROLE migration_reader LOGIN`
-      yield* sql`GRANT USAGE ON SCHEMA again TO migration_reader`
-      yield* sql`GRANT SELECT ON again.migration TO migration_reader`
-      const { url } = yield* TestDatabase.TestDatabase
-      const reader = new URL(url)
-      reader.username = "migration_reader"
+      yield* sql`CREATE ROLE ${role} LOGIN`
+      yield* sql`GRANT USAGE ON SCHEMA again TO ${role}`
+      yield* sql`GRANT SELECT ON again.migration TO ${role}`
+      const address = new URL(url)
+      address.username = reader
       const applied = yield* Effect.provide(
         Migrations.run({ schema: "again" }),
-        PgClient.layer({ url: Redacted.make(reader.href), maxConnections: 1 })
+        PgClient.layer({ url: Redacted.make(address.href), maxConnections: 1 })
       )
       assert.deepStrictEqual(applied, [])
-      yield* sql`DROP OWNED BY migration_reader`
-      yield* sql`DROP ROLE migration_reader`
+      yield* sql`DROP OWNED BY ${role}`
+      yield* sql`DROP ROLE ${role}`
     }))
 
   it.effect("an empty schema is refused by a program that may not migrate", () =>
@@ -75,7 +78,8 @@ layer(TestDatabase.layerWith({ isMigrated: false }), { excludeTestServices: true
       yield* sql`CREATE TABLE trace.step (in_the_way int)`
       const refused = yield* Effect.flip(Migrations.run({ schema: "trace" }))
       assert.strictEqual(refused.reason, "database")
-      const tables = yield* sql`SELECT relname FROM pg_class WHERE relnamespace = 'trace'::regnamespace AND relkind = 'r'`
+      const tables =
+        yield* sql`SELECT relname FROM pg_class WHERE relnamespace = 'trace'::regnamespace AND relkind = 'r'`
       assert.deepStrictEqual(tables, [{ relname: "step" }])
     }))
 

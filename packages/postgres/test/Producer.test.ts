@@ -1,12 +1,12 @@
-import { Producer } from "@headgate/core/Producer"
+import * as PgClient from "@effect/sql-pg/PgClient"
+import { assert, layer } from "@effect/vitest"
 import { fingerprint } from "@headgate/core/Fingerprint"
 import * as Outcome from "@headgate/core/Outcome"
+import { Producer } from "@headgate/core/Producer"
 import { ControlSql } from "@headgate/postgres/ControlSql"
 import * as ControlSqlLayer from "@headgate/postgres/ControlSql"
 import * as PostgresStore from "@headgate/postgres/PostgresStore"
 import { TestDatabase, Time } from "@headgate/testkit"
-import * as PgClient from "@effect/sql-pg/PgClient"
-import { assert, layer } from "@effect/vitest"
 import { Deferred, Effect, Fiber, Layer, Redacted } from "effect"
 import { SqlClient } from "effect/sql"
 import * as Store from "./Store.ts"
@@ -79,12 +79,20 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue", (it) => {
 
   it.effect("the fingerprint computed by the database is the one of every implementation", () =>
     Effect.gen(function*() {
-      const payloads = [new Uint8Array(0), Store.bytes("x"), new Uint8Array(255), new Uint8Array(70_000), new Uint8Array(1_000_000)]
+      const payloads = [
+        new Uint8Array(0),
+        Store.bytes("x"),
+        new Uint8Array(255),
+        new Uint8Array(70_000),
+        new Uint8Array(1_000_000)
+      ]
       const kinds = ["a", "k".repeat(128)]
       for (const [k, kind] of kinds.entries()) {
         for (const [p, payload] of payloads.entries()) {
           yield* Store.enqueue({ id: `fp-${k}-${p}`, kind, payload })
-          assert.deepStrictEqual(yield* Store.columns(`fp-${k}-${p}`, "fingerprint"), [yield* fingerprint(kind, payload)])
+          assert.deepStrictEqual(yield* Store.columns(`fp-${k}-${p}`, "fingerprint"), [
+            yield* fingerprint(kind, payload)
+          ])
         }
       }
       yield* Store.enqueue({ id: "fp-own", fingerprint: "mine" })
@@ -98,7 +106,11 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue", (it) => {
     Effect.gen(function*() {
       yield* Store.enqueue({ id: "same" })
       assert.deepInclude((yield* Store.enqueue({ id: "same" }))[0], { status: "existing", state: "available" })
-      for (const other of [{ kind: "wave" }, { payload: Store.bytes("grace") }, { queue: "elsewhere" }, { fingerprint: "x" }]) {
+      for (
+        const other of [{ kind: "wave" }, { payload: Store.bytes("grace") }, { queue: "elsewhere" }, {
+          fingerprint: "x"
+        }]
+      ) {
         const refused = yield* Effect.flip(Store.enqueue({ id: "new" }, { id: "same", ...other }))
         assert.deepInclude(refused, { _tag: "IdConflict", id: "same", index: 1 })
       }
@@ -123,7 +135,9 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue", (it) => {
       yield* Store.settle(claim!.lease, Outcome.success)
       yield* Store.enqueue({ id: "u2", uniqueKey: key("u") })
       // Sent again, it is the same finished job, whoever holds the key now.
-      assert.deepInclude((yield* Store.enqueue({ id: "u1", queue: "u", uniqueKey: key("u") }))[0], { status: "existing" })
+      assert.deepInclude((yield* Store.enqueue({ id: "u1", queue: "u", uniqueKey: key("u") }))[0], {
+        status: "existing"
+      })
     }))
 
   it.effect("two jobs of one batch with one unique key are refused", () =>
@@ -138,16 +152,18 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue", (it) => {
   it.effect("text that the database cannot hold is refused by name, whichever field it is in", () =>
     Effect.gen(function*() {
       for (const bad of ["a\u0000", "a\ud800"]) {
-        for (const input of [
-          { id: bad },
-          { id: "nul", kind: bad },
-          { id: "nul", queue: bad },
-          { id: "nul", partitionKey: bad },
-          { id: "nul", fingerprint: bad },
-          { id: "nul", tags: [bad] },
-          { id: "nul", headers: { a: bad } },
-          { id: "nul", headers: { [bad]: "a" } }
-        ]) {
+        for (
+          const input of [
+            { id: bad },
+            { id: "nul", kind: bad },
+            { id: "nul", queue: bad },
+            { id: "nul", partitionKey: bad },
+            { id: "nul", fingerprint: bad },
+            { id: "nul", tags: [bad] },
+            { id: "nul", headers: { a: bad } },
+            { id: "nul", headers: { [bad]: "a" } }
+          ]
+        ) {
           assert.strictEqual((yield* Effect.flip(Store.enqueue(input)))._tag, "Invalid", JSON.stringify(input))
         }
       }
@@ -232,8 +248,11 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue beside rival
       { concurrency: 4 }
     ))
     // The rivals wait for the open transaction: the last of them is seen waiting before it ends.
-    yield* Effect.repeat(sql`SELECT count(*)::int AS n FROM pg_stat_activity
-      WHERE datname = current_database() AND wait_event_type = 'Lock'`, { until: ([row]) => row?.["n"] === 4 })
+    yield* Effect.repeat(
+      sql<{ n: number }>`SELECT count(*)::int AS n FROM pg_stat_activity
+      WHERE datname = current_database() AND wait_event_type = 'Lock'`,
+      { until: ([row]) => row?.n === 4 }
+    )
     yield* Deferred.succeed(go, undefined)
     yield* Fiber.join(first)
     return yield* Fiber.join(rivals)
@@ -245,7 +264,9 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue beside rival
       const winners = rivals.flatMap((result) => result._tag === "Success" ? result.success : [])
       assert.strictEqual(winners.length, 1)
       for (const result of rivals) {
-        if (result._tag === "Failure") assert.deepInclude(result.failure, { _tag: "Duplicate", existingId: winners[0]?.id })
+        if (result._tag === "Failure") {
+          assert.deepInclude(result.failure, { _tag: "Duplicate", existingId: winners[0]!.id })
+        }
       }
     }))
 
@@ -261,8 +282,12 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue beside rival
   it.effect("rivals with the same id are one job, created by exactly one of them", () =>
     Effect.gen(function*() {
       const committed = yield* race("ic", () => ({ id: "ic-a" }), "commit")
-      assert.deepStrictEqual(committed.map((result) => result._tag === "Success" && result.success[0]?.status),
-        ["existing", "existing", "existing", "existing"])
+      assert.deepStrictEqual(committed.map((result) => result._tag === "Success" && result.success[0]?.status), [
+        "existing",
+        "existing",
+        "existing",
+        "existing"
+      ])
       const rolledBack = yield* race("ir", () => ({ id: "ir-a" }), "rollback")
       const statuses = rolledBack.map((result) => result._tag === "Success" && result.success[0]?.status).sort()
       assert.deepStrictEqual(statuses, ["created", "existing", "existing", "existing"])
@@ -280,7 +305,10 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue beside rival
           yield* Deferred.succeed(hasSnapshot, undefined)
           yield* Deferred.await(go)
           return yield* Effect.flip(Store.enqueue({ id: "rr-1", uniqueKey: key("rr") }))
-        })).pipe(Effect.provideService(SqlClient.BeginTransaction, "BEGIN ISOLATION LEVEL REPEATABLE READ"), Effect.exit)
+        })).pipe(
+          Effect.provideService(SqlClient.BeginTransaction, "BEGIN ISOLATION LEVEL REPEATABLE READ"),
+          Effect.exit
+        )
       )
       yield* Deferred.await(hasSnapshot)
       yield* Store.enqueue({ id: "rr-0", uniqueKey: key("rr") })

@@ -1,14 +1,14 @@
 /** The whole store over a fresh database, and jobs that come to be as they do in life: enqueued, then admitted. */
+import * as PgClient from "@effect/sql-pg/PgClient"
 import { Envelope, type EnvelopeInput } from "@headgate/core/Envelope"
 import { Gate } from "@headgate/core/Gate"
-import { type LeaseRef, LeaseId, WorkerId } from "@headgate/core/Ids"
+import { LeaseId, type LeaseRef, WorkerId } from "@headgate/core/Ids"
 import { Leases } from "@headgate/core/Leases"
 import type { Outcome } from "@headgate/core/Outcome"
 import { Producer } from "@headgate/core/Producer"
 import * as PostgresStore from "@headgate/postgres/PostgresStore"
 import { TcpProxy, TestDatabase } from "@headgate/testkit"
-import * as PgClient from "@effect/sql-pg/PgClient"
-import { Context, Effect, Layer, Redacted } from "effect"
+import { Context, Effect, Fiber, Layer, Redacted } from "effect"
 import * as Crypto from "node:crypto"
 
 export const layer = PostgresStore.layerWith({ listen: false }).pipe(Layer.provideMerge(TestDatabase.layer))
@@ -20,7 +20,9 @@ const network = Layer.effect(Network, Effect.flatMap(TestDatabase.TestDatabase, 
 
 /** As `layer`, behind a network that can fail. */
 export const layerBehindNetwork = PostgresStore.layerWith({ listen: false }).pipe(
-  Layer.provideMerge(Layer.unwrap(Effect.map(Network, ({ url }) => PgClient.layer({ url: Redacted.make(url), maxConnections: 4 })))),
+  Layer.provideMerge(
+    Layer.unwrap(Effect.map(Network, ({ url }) => PgClient.layer({ url: Redacted.make(url), maxConnections: 4 })))
+  ),
   Layer.provideMerge(network),
   Layer.provideMerge(TestDatabase.layer)
 )
@@ -71,7 +73,9 @@ export const settle = (lease: LeaseRef, outcome: Outcome) =>
 /** The row of a job as JSON; undefined when it is gone. */
 export const row = Effect.fnUntraced(function*(id: string) {
   const sql = yield* PgClient.PgClient
-  const rows = yield* sql<{ job: Record<string, unknown> }>`SELECT to_jsonb(j) AS job FROM headgate.job j WHERE j.id = ${id}`
+  const rows = yield* sql<
+    { job: Record<string, unknown> }
+  >`SELECT to_jsonb(j) AS job FROM headgate.job j WHERE j.id = ${id}`
   return rows[0]?.job
 })
 
@@ -84,15 +88,42 @@ export const columns = Effect.fnUntraced(function*(id: string, ...names: Readonl
 export const stateOf = (id: string) => Effect.map(row(id), (found) => found?.["state"] ?? "deleted")
 
 /** How many rows a table of the store holds for a job. */
-export const count = Effect.fnUntraced(function*(table: "step" | "attempt" | "progress" | "output" | "effect", id: string) {
-  const sql = yield* PgClient.PgClient
-  const rows = yield* sql<{ n: number }>`SELECT count(*)::int AS n FROM headgate.${sql.literal(table)} WHERE job_id = ${id}`
-  return rows[0]?.n ?? 0
-})
+export const count = Effect.fnUntraced(
+  function*(table: "step" | "attempt" | "progress" | "output" | "effect", id: string) {
+    const sql = yield* PgClient.PgClient
+    const rows = yield* sql<{ n: number }>`SELECT count(*)::int AS n FROM headgate.${
+      sql.literal(table)
+    } WHERE job_id = ${id}`
+    return rows[0]?.n ?? 0
+  }
+)
 
 /** Ends the job's lease as a sweep does: another attempt may own it from now on. */
 export const loseLease = Effect.fnUntraced(function*(lease: LeaseRef) {
   const sql = yield* PgClient.PgClient
   yield* sql`UPDATE headgate.job SET lease_expires_at_ms = 0 WHERE id = ${lease.jobId}`
   yield* sql`SELECT * FROM headgate.reclaim_expired(1000)`
+})
+
+/** Runs `write` while a sweep has taken the jobs away but has not committed yet; the answer comes when it has. */
+export const duringReclaim = Effect.fnUntraced(function*<A, E, R>(
+  leases: ReadonlyArray<LeaseRef>,
+  write: Effect.Effect<A, E, R>
+) {
+  const sql = yield* PgClient.PgClient
+  const ids = leases.map(({ jobId }) => jobId)
+  yield* sql`UPDATE headgate.job SET lease_expires_at_ms = 0 WHERE id = ANY(${ids})`
+  const context = yield* Effect.context<R>()
+  const fiber = yield* sql.withTransaction(Effect.gen(function*() {
+    yield* sql`SELECT * FROM headgate.reclaim_expired(1000)`
+    // Outside the transaction.
+    const fiber = yield* Effect.forkDetach(Effect.provideContext(write, context))
+    yield* Effect.repeat(
+      sql<{ n: number }>`SELECT count(*)::int AS n FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name = 'headgate' AND wait_event_type = 'Lock'`,
+      { until: ([row]) => row?.n === 1 }
+    )
+    return fiber
+  }))
+  return yield* Fiber.join(fiber)
 })

@@ -121,12 +121,11 @@ export class Admission {
     }
     return Effect.matchCauseEffect(this.parts.gate.abandon(first.leaseId), {
       onFailure: (cause) => {
-        this.parts.outage.failed("Gate.abandon", cause)
+        this.parts.outage.failed("Gate.admit", cause)
         this.hold()
         return Effect.succeed(false)
       },
       onSuccess: () => {
-        this.parts.outage.succeeded("Gate.abandon")
         this.unanswered = others
         return this.handBackUnanswered
       }

@@ -37,7 +37,9 @@ export class AttemptSteps {
   /** What the first accepted write of this attempt stores; undefined afterwards. */
   opening: StepWrite["open"]
 
+  /** What earlier attempts recorded; results of this one are not kept. */
   readonly #records = new Map<string, StepRecord>()
+  readonly #finished = new Set<string>()
   readonly #used = new Set<string>()
   readonly #underWay = new Set<string>()
   readonly #guess: StepGuess
@@ -56,6 +58,7 @@ export class AttemptSteps {
     this.#marked = checkpoint?.inProgress
     for (const record of checkpoint?.records ?? []) {
       this.#records.set(record.step, record)
+      this.#finished.add(record.step)
       this.#position = Math.max(this.#position, record.position + 1)
     }
   }
@@ -135,13 +138,15 @@ export class AttemptSteps {
     const others = [...this.#underWay].filter((other) => other !== identity)
     if (others.length > 0) return others.includes(this.#marked ?? "") ? undefined : others.at(-1)
     const likely = this.#guess.after(identity) ?? this.#nextDeclared(identity)
-    return likely === undefined || this.#used.has(likely) || this.#records.has(likely) ? undefined : likely
+    return likely === undefined || this.#used.has(likely) || this.#finished.has(likely) ? undefined : likely
   }
 
   /** One write, again and again while the store is out of reach and the lease lasts. A refusal ends the attempt. */
   write({ cursor, mark, record }: Partial<Pick<StepWrite, "record" | "mark" | "cursor">>): Effect.Effect<void> {
     const { attempt, opening: open, stores } = this
     const write: StepWrite = { lease: attempt.claim.lease, leaseMs: attempt.leaseMs, record, mark, cursor, open }
+    // Whoever waits for it may be interrupted, and never learn whether it was stored.
+    if (mark !== undefined) this.#marked = undefined
     return Effect.flatMap(whileOwned(attempt, stores.checkpointer.write(write)), ({ isAccepted, sentAt }) => {
       if (!isAccepted) return loseLease(attempt)
       this.stored(sentAt, mark, record)
@@ -155,7 +160,7 @@ export class AttemptSteps {
     this.opening = undefined
     if (record !== undefined) {
       this.#underWay.delete(record.step)
-      this.#records.set(record.step, record)
+      this.#finished.add(record.step)
       this.#latest = record.step
     }
     if (mark !== undefined) {
@@ -167,7 +172,7 @@ export class AttemptSteps {
   #nextDeclared(identity: string): string | undefined {
     const { steps } = this.attempt.definition
     const at = steps.indexOf(identity)
-    return at === -1 ? undefined : steps.slice(at + 1).find((step) => !this.#records.has(step))
+    return at === -1 ? undefined : steps.slice(at + 1).find((step) => !this.#finished.has(step))
   }
 }
 

@@ -3,7 +3,7 @@
  *
  * - A typed failure consumes an attempt. It stays one when finalizers die behind it.
  * - A defect consumes a crash attempt. A handler that interrupts itself, which nobody asked for, counts as one.
- * - An ending that was set while the handler ran decides instead, except that a shutdown never discards a success.
+ * - An ending that was set while the handler ran decides instead.
  */
 import { CodecError } from "@headgate/core/Codec"
 import { MAX_ERROR_TEXT_BYTES, storedError } from "@headgate/core/ErrorText"
@@ -32,9 +32,8 @@ export const normalise = (
 ): Outcome.Outcome | undefined => {
   if (attempt.isReleased) return undefined
   const { ending } = attempt
-  if (ending === undefined) return Exit.isSuccess(exit) ? ofSuccess(attempt, exit.value) : ofCause(attempt, exit.cause)
-  const isShutdown = ending._tag === "Interrupted" && ending.reason === "shutdown"
-  return isShutdown && Exit.isSuccess(exit) ? ofSuccess(attempt, exit.value) : ofEnding(attempt, ending)
+  if (ending !== undefined) return ofEnding(attempt, ending)
+  return Exit.isSuccess(exit) ? ofSuccess(attempt, exit.value) : ofCause(attempt, exit.cause)
 }
 
 /** The outcome an ending stands for, whatever the handler does after it. */

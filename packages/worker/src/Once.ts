@@ -25,7 +25,6 @@ export const runOnce = Effect.fnUntraced(function*<A, E, R>(
   if (refusal !== undefined) return yield* refusal
   const { identity, record } = yield* steps.begin(call.name, call.key, "once")
   if (record !== undefined) return yield* steps.recorded(identity, record.result, call)
-  yield* steps.mark(identity)
   return yield* Effect.ensuring(commit(steps, identity, call, body), Effect.sync(() => steps.abandon(identity)))
 })
 
@@ -35,6 +34,7 @@ const commit = Effect.fnUntraced(function*<A, E, R>(
   call: OnceCall<A>,
   body: Effect.Effect<A, E, R>
 ): Effect.fn.Return<A, E | StepRefusal | ForeignTransaction, R | Transactional> {
+  yield* steps.mark(identity)
   const transactional = yield* Transactional
   const { attempt } = steps
   const { lease } = attempt.claim

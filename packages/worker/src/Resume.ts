@@ -164,7 +164,7 @@ const unmapped = (
 const difference = (stored: ReadonlyArray<string>, declared: ReadonlyArray<string>): string => {
   const gone = stored.filter((name) => !declared.includes(name))
   const added = declared.filter((name) => !stored.includes(name))
-  const parts = [...gone.length === 0 ? [] : [`gone: ${gone.join(", ")}`]]
+  const parts = gone.length === 0 ? [] : [`gone: ${gone.join(", ")}`]
   if (added.length > 0) parts.push(`new: ${added.join(", ")}`)
   return parts.join("; ")
 }

@@ -44,7 +44,6 @@ const runStep = Effect.fnUntraced(function*<A, E, R>(
 ): Effect.fn.Return<A, E | StepRefusal, R> {
   const { identity, record } = yield* steps.begin(call.name, call.key, "step")
   if (record !== undefined) return yield* steps.recorded(identity, record.result, call)
-  yield* steps.mark(identity)
   return yield* Effect.onExit(
     answer(steps, identity, call, body),
     (exit) => Exit.isSuccess(exit) ? Effect.void : Effect.sync(() => steps.abandon(identity))
@@ -57,6 +56,7 @@ const answer = Effect.fnUntraced(function*<A, E, R>(
   call: StepCall<A>,
   body: Effect.Effect<A, E, R>
 ): Effect.fn.Return<A, E | StepRefusal, R> {
+  yield* steps.mark(identity)
   const value = yield* body
   yield* steps.record(identity, "step", yield* steps.encode(identity, call, value))
   return value

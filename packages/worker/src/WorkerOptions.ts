@@ -94,7 +94,8 @@ const whole = (field: string, value: number, min: number): Result.Result<number,
 
 /** Zero is a choice of its own; what only rounds to it is refused. */
 const zeroOr = (field: string, input: Duration.Input): Result.Result<number, Invalid> => {
-  const duration = Duration.fromInput(input)
+  // `Duration` takes NaN for zero.
+  const duration = Number.isNaN(input) ? Option.none() : Duration.fromInput(input)
   return Option.isSome(duration) && Duration.isZero(duration.value) ? Result.succeed(0) : wholeMillis(field, input)
 }
 

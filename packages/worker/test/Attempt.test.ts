@@ -81,9 +81,7 @@ layer(Workers.layer, { excludeTestServices: true })("Attempt", (it) => {
     Effect.gen(function*() {
       const task = Task.make("scoped", { payload })
       const released = yield* Deferred.make<string>()
-      const handler = task.toLayer(() =>
-        Effect.addFinalizer((exit) => Deferred.succeed(released, exit._tag))
-      )
+      const handler = task.toLayer(() => Effect.addFinalizer((exit) => Deferred.succeed(released, exit._tag)))
       yield* Workers.start(handler, { queues: ["s2"] })
       yield* task.enqueue(undefined, { queue: "s2" })
       assert.strictEqual(yield* Deferred.await(released), "Success")
@@ -111,7 +109,13 @@ layer(Workers.layer, { excludeTestServices: true })("Attempt", (it) => {
         release: Effect.suspend(() => releases++ === 0 ? Job.release : Effect.void)
       }
       yield* Workers.start(task.toLayer((how) => endings[how] ?? Effect.void), { queues: ["c1"] })
-      const expected = { snooze: "scheduled", skip: "archived", revoke: "deleted", limited: "scheduled", release: "completed" }
+      const expected = {
+        snooze: "scheduled",
+        skip: "archived",
+        revoke: "deleted",
+        limited: "scheduled",
+        release: "completed"
+      }
       for (const [how, state] of Object.entries(expected)) {
         const id = yield* task.enqueue(how, { queue: "c1" })
         assert.strictEqual(yield* Workers.ended(id), state, how)
@@ -173,7 +177,11 @@ layer(Workers.layer, { excludeTestServices: true })("Attempt", (it) => {
       const over = yield* task.enqueue(1_048_577, { queue: "r1" })
       yield* Workers.settled(over, "archived")
       const [attempt] = yield* Workers.attempts(over)
-      assert.deepStrictEqual([runs, attempt?.errorTag, (yield* Workers.job(over)).reason], [2, "ResultTooLarge", "fatal"])
+      assert.deepStrictEqual([runs, attempt?.errorTag, (yield* Workers.job(over)).reason], [
+        2,
+        "ResultTooLarge",
+        "fatal"
+      ])
       assert.include(attempt?.errorText, "the result is 1048577 bytes, the limit is 1048576")
     }))
 
@@ -216,8 +224,10 @@ layer(Workers.layer, { excludeTestServices: true })("Attempt", (it) => {
       const task = Task.make("slow", { payload, timeout: "100 millis", maxAttempts: 1 })
       const reason = yield* Deferred.make<string | undefined>()
       const handler = task.toLayer(() =>
-        Effect.onInterrupt(Effect.never, () =>
-          Effect.flatMap(Job.interruption, (why) => Deferred.succeed(reason, Option.getOrUndefined(why))))
+        Effect.onInterrupt(
+          Effect.never,
+          () => Effect.flatMap(Job.interruption, (why) => Deferred.succeed(reason, Option.getOrUndefined(why)))
+        )
       )
       yield* Workers.start(handler, { queues: ["t1"] })
       const id = yield* task.enqueue(undefined, { queue: "t1" })
@@ -230,7 +240,12 @@ layer(Workers.layer, { excludeTestServices: true })("Attempt", (it) => {
 
   it.effect("the retry of an attempt that timed out does not start before its handler has ended", () =>
     Effect.gen(function*() {
-      const task = Task.make("overlap", { payload, timeout: "100 millis", retry: Retry.fixed("1 millis"), maxAttempts: 2 })
+      const task = Task.make("overlap", {
+        payload,
+        timeout: "100 millis",
+        retry: Retry.fixed("1 millis"),
+        maxAttempts: 2
+      })
       let running = 0
       let most = 0
       let starts = 0
@@ -286,8 +301,10 @@ layer(Workers.layer, { excludeTestServices: true })("Attempt", (it) => {
       const task = Task.make("cancelled", { payload })
       const reason = yield* Deferred.make<string | undefined>()
       const handler = task.toLayer(() =>
-        Effect.onInterrupt(Effect.never, () =>
-          Effect.flatMap(Job.interruption, (why) => Deferred.succeed(reason, Option.getOrUndefined(why))))
+        Effect.onInterrupt(
+          Effect.never,
+          () => Effect.flatMap(Job.interruption, (why) => Deferred.succeed(reason, Option.getOrUndefined(why)))
+        )
       )
       const worker = yield* Workers.start(handler, { queues: ["i2"], lease: "1 second" })
       const id = yield* task.enqueue(undefined, { queue: "i2" })
@@ -300,7 +317,11 @@ layer(Workers.layer, { excludeTestServices: true })("Attempt", (it) => {
 
   it.effect("a custom retry delay that is no delay does not make the job spin", () =>
     Effect.gen(function*() {
-      const task = Task.make("spin", { payload: Schema.Int, error: Broken, retry: Retry.custom((n) => n === 1 ? -5 : Number.NaN) })
+      const task = Task.make("spin", {
+        payload: Schema.Int,
+        error: Broken,
+        retry: Retry.custom((n) => n === 1 ? -5 : Number.NaN)
+      })
       let starts = 0
       const handler = task.toLayer(() => Effect.suspend(() => (starts++, new Broken({ part: "clock" }))))
       yield* Workers.start(handler, { queues: ["b15"] })

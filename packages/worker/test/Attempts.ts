@@ -3,8 +3,8 @@
  * normalised and settled. What a test wants to do in between (crash, take over, move the clock) it does between calls.
  */
 import * as PgClient from "@effect/sql-pg/PgClient"
-import type { AttemptServices, Outcome, StepWrite, Task, TrackedLease } from "@headgate/core"
-import { Checkpoints, Duties, Gate, Job, LeaseId, Leases, WorkerId } from "@headgate/core"
+import type { AttemptServices, Checkpoint, Outcome, Registration, StepWrite, TrackedLease } from "@headgate/core"
+import { Checkpoints, Duties, Gate, Job, LeaseId, Leases, type Transactional, WorkerId } from "@headgate/core"
 import * as Announcer from "@headgate/postgres/Announcer"
 import * as PgCheckpoints from "@headgate/postgres/Checkpoints"
 import * as PgControl from "@headgate/postgres/Control"
@@ -15,8 +15,10 @@ import * as PgInspect from "@headgate/postgres/Inspect"
 import * as PgLeases from "@headgate/postgres/Leases"
 import * as PgProducer from "@headgate/postgres/Producer"
 import * as PgReports from "@headgate/postgres/Reports"
+import * as PgTransactional from "@headgate/postgres/Transactional"
 import { TestDatabase, Time } from "@headgate/testkit"
 import { Cause, Context, Effect, Exit, Fiber, Layer } from "effect"
+import type * as SqlClient from "effect/sql/SqlClient"
 import * as Crypto from "node:crypto"
 import { LocalAttempt } from "../src/Attempt.ts"
 import { completeWith } from "../src/Completion.ts"
@@ -34,14 +36,15 @@ export const layer = Layer.mergeAll(
   PgInspect.layer,
   PgLeases.layer,
   PgProducer.layer,
-  PgReports.layer
+  PgReports.layer,
+  PgTransactional.layer
 ).pipe(
   Layer.provideMerge(Announcer.layer),
   Layer.provideMerge(ControlSql.layer),
   Layer.provideMerge(TestDatabase.layer)
 )
 
-export type AnyTask = Task<string, any, any, any, any>
+export type AnyTask = Pick<Registration, "definition"> & { readonly kind: string }
 
 export const LEASE_MS = 30_000
 
@@ -65,7 +68,10 @@ export interface Ran extends Held {
   readonly outcome: Outcome | undefined
 }
 
-export type Handler = Effect.Effect<unknown, unknown, AttemptServices>
+/** What a handler's own layer would have captured. */
+export type Captured = Transactional | PgClient.PgClient | SqlClient.SqlClient
+
+export type Handler = Effect.Effect<unknown, unknown, AttemptServices | Captured>
 
 type Send = Checkpoints["Service"]["write"]
 
@@ -82,6 +88,7 @@ export const worker = Effect.fnUntraced(
     const gate = yield* Gate
     const leases = yield* Leases
     const checkpoints = yield* Checkpoints
+    const captured = yield* Effect.context<Captured>()
     const id = WorkerId.make(`w-${Crypto.randomUUID()}`)
     const batches: Array<ReadonlyArray<StepWrite>> = []
     const watched = Checkpoints.of({
@@ -117,15 +124,14 @@ export const worker = Effect.fnUntraced(
 
     const start = ({ attempt }: Held, handler: Handler) =>
       Effect.sync(() => {
-        const services = (checkpoint: Parameters<typeof attemptServices>[2]) =>
-          Context.add(
-            attemptServices(attempt, stores, checkpoint),
-            Job,
-            new JobOfAttempt(attempt, id, completeWith(attempt))
+        const services = (checkpoint: Checkpoint | undefined) =>
+          captured.pipe(
+            Context.merge(attemptServices(attempt, stores, checkpoint)),
+            Context.add(Job, new JobOfAttempt(attempt, id, completeWith(attempt)))
           )
         const run = Effect.flatMap(
           prepareResume(attempt, stores),
-          (checkpoint) => Effect.provideContext(handler, services(checkpoint))
+          (checkpoint) => Effect.provideContext(Effect.scoped(handler), services(checkpoint))
         )
         const fiber = Effect.runFork(run)
         attempt.fiber = fiber

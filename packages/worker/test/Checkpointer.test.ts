@@ -131,7 +131,7 @@ it.effect("a second batch goes out beside the first when it is no smaller, a thi
     yield* store.turn
     yield* store.write(record(lease("j2"), "a"))
     yield* store.turn
-    yield* store.write(record(lease("j3"), "a"))
+    for (const job of ["j3", "j4", "j5"]) yield* store.write(record(lease(job), "a"))
     yield* store.turn
     assert.deepStrictEqual(store.sent(), [["j1: a - -"], ["j2: a - -"]])
   }))
@@ -139,8 +139,7 @@ it.effect("a second batch goes out beside the first when it is no smaller, a thi
 it.effect("the writes of one job go out one after the other, in order", () =>
   Effect.gen(function*() {
     const store = yield* slowStore
-    for (const step of ["a", "b", "c"]) yield* store.write(record(lease("j1"), step))
-    yield* store.turn
+    for (const step of ["a", "b", "c"]) yield* Effect.andThen(store.write(record(lease("j1"), step)), store.turn)
     assert.strictEqual(store.sent().length, 1)
     yield* store.answer(0)
     yield* store.answer(1)

@@ -1,8 +1,9 @@
 import { assert, layer } from "@effect/vitest"
 import { Control, Inspect, Invalid, MAX_DURATION_MS, Step, Task } from "@headgate/core"
 import { Time } from "@headgate/testkit"
-import { Deferred, Effect, Schema } from "effect"
+import { Deferred, Effect, Layer, Option, Schema } from "effect"
 import * as Attempts from "./Attempts.ts"
+import * as Workers from "./Workers.ts"
 
 const payload = Schema.Void
 
@@ -121,5 +122,33 @@ layer(Attempts.layer, { excludeTestServices: true })("Sleep", (it) => {
       const ran = yield* worker.finish(held, Step.sleep("nap", "1 minute"))
       assert.strictEqual(Attempts.ending(ran), "lease_lost")
       assert.strictEqual((yield* (yield* Inspect).job(id)).state, "running")
+    }))
+})
+
+layer(Workers.layer, { excludeTestServices: true })("Sleep in a real worker", (it) => {
+  it.effect("300 jobs that wake the moment they are put down all go on: no wake-up is lost", () =>
+    Effect.gen(function*() {
+      const task = Task.make("blink", { payload, queue: "blink", steps: ["nap"] })
+      const handler = task.toLayer(() => task.sleep("nap", "1 millis"))
+      yield* task.enqueueAll(Array.from({ length: 300 }, () => undefined))
+      yield* Workers.start(handler, { concurrency: 20 })
+      const isDone = Effect.map(
+        Workers.counts("blink"),
+        (counts) => counts["completed"] === 300 ? Option.some(true) : Option.none()
+      )
+      yield* Workers.until(isDone, "300 jobs to complete", 15_000)
+    }))
+
+  it.effect("a sleeping job holds no slot: the one slot of a worker is free for others", () =>
+    Effect.gen(function*() {
+      const sleeper = Task.make("sleeper", { payload, queue: "slot", priority: 1 })
+      const other = Task.make("other", { payload, queue: "slot" })
+      const handlers = Layer.merge(sleeper.toLayer(() => Step.sleep("nap", "1 day")), other.toLayer(() => Effect.void))
+      yield* Workers.start(handlers, { concurrency: 1 })
+      const asleep = yield* sleeper.enqueue(undefined)
+      yield* Workers.settled(asleep, "scheduled")
+      const id = yield* other.enqueue(undefined)
+      yield* Workers.settled(id, "completed")
+      assert.strictEqual(yield* Workers.stateOf(asleep), "scheduled")
     }))
 })

@@ -1,3 +1,4 @@
+import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
 import {
   Control,
@@ -11,6 +12,7 @@ import {
 } from "@headgate/core"
 import { Deferred, Effect, Fiber, Schema } from "effect"
 import * as Attempts from "./Attempts.ts"
+import * as Workers from "./Workers.ts"
 
 const payload = Schema.Void
 const number = { result: Schema.Number }
@@ -19,7 +21,7 @@ layer(Attempts.layer, { excludeTestServices: true })("StepRuntime", (it) => {
   it.effect("a finished step answers from its record in the next attempt, and its body does not run again", () =>
     Effect.gen(function*() {
       const task = Task.make("recorded", { payload, steps: ["a", "b"] })
-      yield* task.enqueue(undefined)
+      const id = yield* task.enqueue(undefined)
       const worker = yield* Attempts.worker()
       const { entries, say } = Attempts.log()
       const answers: Array<number> = []
@@ -32,6 +34,8 @@ layer(Attempts.layer, { excludeTestServices: true })("StepRuntime", (it) => {
       yield* Attempts.due()
       const { outcome } = yield* worker.run(task, handler(false))
       assert.deepStrictEqual([entries, answers, outcome?._tag], [["a", "b"], [7, 7], "Success"])
+      const checkpoint = yield* (yield* Inspect).checkpoint(id)
+      assert.deepStrictEqual(checkpoint?.records.map(({ position, step }) => [step, position]), [["a", 0], ["b", 1]])
     }))
 
   it.effect("a name that the task does not declare is refused", () =>
@@ -191,13 +195,12 @@ layer(Attempts.layer, { excludeTestServices: true })("StepRuntime", (it) => {
       })
       assert.deepStrictEqual(yield* crashIn((here) => Step.run("a", here)), { a: 1 })
       assert.deepStrictEqual(yield* crashIn((here) => Effect.andThen(Step.run("a", Effect.void), here)), { a: 1 })
-      assert.deepStrictEqual(
-        yield* crashIn((here) => Effect.andThen(Step.run("a", Effect.void), Step.run("b", here))),
-        {
-          a: 1,
-          b: 1
-        }
-      )
+      const inNext = yield* crashIn((here) => Effect.andThen(Step.run("a", Effect.void), Step.run("b", here)))
+      assert.deepStrictEqual(inNext, { a: 1, b: 1 })
+      // A step that failed before, and was let go, has no part in what comes after the next one.
+      const failed = Effect.ignore(Step.run("c", Effect.fail("no")))
+      const between = yield* crashIn((here) => Effect.andThen(Effect.andThen(failed, Step.run("d", Effect.void)), here))
+      assert.deepStrictEqual(between, { a: 1, b: 1 })
     }))
 
   it.effect("a step that is refused because the job was cancelled ends the attempt, and no further body starts", () =>
@@ -207,7 +210,7 @@ layer(Attempts.layer, { excludeTestServices: true })("StepRuntime", (it) => {
       const worker = yield* Attempts.worker()
       const control = yield* Control
       const { entries, say } = Attempts.log()
-      const cancel = Effect.orDie(control.cancel(id))
+      const cancel = Effect.asVoid(Effect.orDie(control.cancel(id)))
       const ran = yield* worker.run(
         task,
         // A handler deaf to interruption, which also swallows how its steps end.
@@ -397,6 +400,26 @@ layer(Attempts.layer, { excludeTestServices: true })("StepRuntime", (it) => {
       assert.deepStrictEqual([worker.batches.length, entries], [4, ["b", "c", "none"]])
     }))
 
+  it.effect("a guess never marks a step that is recorded or was used already", () =>
+    Effect.gen(function*() {
+      const task = Task.make("used-guess", { payload })
+      yield* task.enqueueAll([undefined, undefined, undefined])
+      const worker = yield* Attempts.worker()
+      const inspect = yield* Inspect
+      const step = (name: string) => Step.run(name, Effect.void)
+      yield* worker.run(task, Effect.andThen(step("a"), step("b")))
+      const marked = ({ attempt }: Attempts.Held) =>
+        Effect.map(Effect.orDie(inspect.checkpoint(attempt.claim.lease.jobId)), (checkpoint) => checkpoint?.inProgress)
+      const used = yield* worker.claim(task)
+      yield* worker.finish(used, Effect.andThen(step("b"), step("a")))
+      assert.isUndefined(yield* marked(used))
+      const recorded = yield* worker.claim(task)
+      yield* worker.finish(recorded, Effect.andThen(step("b"), Effect.fail("later")))
+      yield* Attempts.due()
+      yield* worker.run(task, step("a"))
+      assert.isUndefined(yield* marked(recorded))
+    }))
+
   it.effect("a guess that has grown old is not trusted: the start is written, and with it the lease verified", () =>
     Effect.gen(function*() {
       const task = Task.make("old-guess", { payload, steps: ["a", "b"] })
@@ -415,6 +438,35 @@ layer(Attempts.layer, { excludeTestServices: true })("StepRuntime", (it) => {
       assert.deepStrictEqual([entries, Attempts.ending(ran)], [["a"], "lease_lost"])
     }))
 
+  it.effect("a step that was interrupted before its body began has no part in later marks", () =>
+    Effect.gen(function*() {
+      const task = Task.make("never-began", { payload, steps: ["first", "next", "slow"] })
+      const id = yield* task.enqueue(undefined)
+      const isHeld = yield* Deferred.make<void>()
+      const worker = yield* Attempts.worker({
+        way: (batch, send) =>
+          batch.some(({ mark }) => mark === "slow")
+            ? Effect.andThen(Deferred.succeed(isHeld, undefined), Effect.andThen(Effect.sleep(30), send(batch)))
+            : send(batch)
+      })
+      const inspect = yield* Inspect
+      const { entries, say } = Attempts.log()
+      const marked = Effect.flatMap(
+        Effect.orDie(inspect.checkpoint(id)),
+        (checkpoint) => say(checkpoint?.inProgress ?? "none")
+      )
+      yield* worker.run(
+        task,
+        Effect.gen(function*() {
+          yield* task.step("first", Effect.void)
+          yield* Effect.race(task.step("slow", say("slow ran")), Deferred.await(isHeld))
+          yield* task.step("next", marked)
+          yield* marked
+        })
+      )
+      assert.deepStrictEqual(entries, ["next", "none"])
+    }))
+
   it.effect("when an inner step is recorded, the mark goes back to the step around it", () =>
     Effect.gen(function*() {
       const task = Task.make("nested", { payload })
@@ -429,6 +481,25 @@ layer(Attempts.layer, { excludeTestServices: true })("StepRuntime", (it) => {
         Step.run("outer", Effect.andThen(Step.run("inner", marked), marked)).pipe(Effect.andThen(marked))
       )
       assert.deepStrictEqual(entries, ["inner", "outer", "none"])
+    }))
+})
+
+layer(Workers.layer, { excludeTestServices: true })("StepRuntime in a real worker", (it) => {
+  it.effect("no transaction is open while a handler or a step's body runs", () =>
+    Effect.gen(function*() {
+      const task = Task.make("slow", { payload, steps: ["slow"] })
+      const sql = yield* PgClient.PgClient
+      const handler = task.toLayer(() => Effect.andThen(Effect.sleep(250), task.step("slow", Effect.sleep(250))))
+      yield* Workers.start(handler, { concurrency: 5 })
+      const ids = yield* task.enqueueAll(Array.from({ length: 5 }, () => undefined))
+      const sample = sql`SELECT 1 AS one FROM pg_stat_activity
+        WHERE datname = current_database() AND state LIKE 'idle in transaction%' AND pid <> pg_backend_pid()`
+      const samples: Array<number> = []
+      const look = Effect.map(sample, (rows) => void samples.push(rows.length))
+      const done = Effect.forEach(ids, (id) => Workers.settled(id, "completed"))
+      yield* Effect.race(done, Effect.forever(Effect.andThen(look, Effect.sleep(20))))
+      assert.isAbove(samples.length, 10)
+      assert.isEmpty(samples.filter((open) => open > 0))
     }))
 })
 

@@ -1,10 +1,21 @@
 /** Real workers over a fresh database, each with a scope of its own, and what became of their jobs. */
 import * as PgClient from "@effect/sql-pg/PgClient"
-import { type Codec, Control, type Event, Inspect, JobId, type State, Task, Telemetry } from "@headgate/core"
-import * as PostgresStore from "@headgate/postgres/PostgresStore"
-import { TestDatabase } from "@headgate/testkit"
-import { Context, Effect, Exit, Layer, Option, Result, Schema, Scope } from "effect"
+import {
+  type Codec,
+  Control,
+  type Event,
+  Gate,
+  Inspect,
+  JobId,
+  LeaseId,
+  type State,
+  Telemetry,
+  WorkerId
+} from "@headgate/core"
 import { monotonicMs } from "@headgate/core/Heartbeat"
+import * as PostgresStore from "@headgate/postgres/PostgresStore"
+import { TcpProxy, TestDatabase } from "@headgate/testkit"
+import { Context, Effect, Exit, Fiber, Layer, Option, Redacted, Result, Scope } from "effect"
 import { Worker } from "../src/Worker.ts"
 import type { WorkerOptions } from "../src/WorkerOptions.ts"
 
@@ -20,7 +31,7 @@ export const start = Effect.fnUntraced(function*<Handlers, E, R>(
   const scope = yield* Scope.fork(yield* Effect.scope)
   const events: Array<Event> = []
   const telemetry = Layer.succeed(Telemetry, { isListening: true, emit: (event) => void events.push(event) })
-  const live = Worker.layer({ pollInterval: "200 millis", ...options }).pipe(
+  const live = Worker.layer({ pollInterval: "200 millis", shutdownGrace: "500 millis", ...options }).pipe(
     Layer.provide(handlers),
     Layer.provide(telemetry)
   )
@@ -33,7 +44,9 @@ export const start = Effect.fnUntraced(function*<Handlers, E, R>(
     stop: Scope.close(scope, Exit.void),
     /** Events of one kind, about one job if given. */
     told: (tag: Event["_tag"], jobId?: string) =>
-      events.filter((event) => event._tag === tag && (jobId === undefined || ("jobId" in event && event.jobId === jobId)))
+      events.filter((event) =>
+        event._tag === tag && (jobId === undefined || ("jobId" in event && event.jobId === jobId))
+      )
   }
 })
 
@@ -79,31 +92,67 @@ export const until = <A, E, R>(
 export const untilTrue = (condition: () => boolean, what: string, withinMs?: number) =>
   until(Effect.sync(() => condition() ? Option.some(true) : Option.none()), what, withinMs)
 
-/** A task whose payload is a word. */
-export const wordTask = <const Kind extends string>(
-  kind: Kind,
-  options: Partial<Omit<Parameters<typeof Task.make<Kind, string>>[1], "payload">> = {}
-) => Task.make(kind, { payload: Schema.String, ...options })
-
-/** How many jobs stand in each state, by SQL. */
-export const counts = Effect.gen(function*() {
+/** How many jobs of a queue stand in each state. */
+export const counts = Effect.fnUntraced(function*(queue: string) {
   const sql = yield* PgClient.PgClient
-  const rows = yield* sql<{ state: string; n: number }>`SELECT state, count(*)::int AS n FROM headgate.job GROUP BY state`
+  const rows = yield* sql<{ state: string; n: number }>`SELECT state, count(*)::int AS n FROM headgate.job
+    WHERE queue = ${queue} GROUP BY state ORDER BY state`
   return Object.fromEntries(rows.map(({ n, state }) => [state, n]))
 })
 
-export const counters = (id: string) =>
-  Effect.map(job(id), ({ attempt, crashAttempt }) => ({ attempt, crashAttempt }))
+export const counters = (id: string) => Effect.map(job(id), ({ attempt, crashAttempt }) => ({ attempt, crashAttempt }))
 
 /** Waits until the job neither waits for its first attempt nor runs. */
 export const ended = (id: string) =>
   until(
-    Effect.map(stateOf(id), (state) => state === "available" || state === "running" ? Option.none() : Option.some(state)),
+    Effect.map(
+      stateOf(id),
+      (state) => state === "available" || state === "running" ? Option.none() : Option.some(state)
+    ),
     `job ${id} to end an attempt`
   )
 
 export const result = (id: string, codec: Codec<unknown>) =>
-  Effect.map(Inspect.use((inspect) => inspect.result(JobId.make(id))), (found) =>
-    found === undefined ? undefined : Result.getOrThrow(codec.decode(found.bytes)))
+  Effect.map(
+    Inspect.use((inspect) => inspect.result(JobId.make(id))),
+    (found) => found === undefined ? undefined : Result.getOrThrow(codec.decode(found.bytes))
+  )
 
 export const cancel = (id: string) => Control.use((control) => control.cancel(JobId.make(id)))
+
+/** What runs in `use` reaches the database through a proxy that can fail. */
+export const throughProxy = Effect.fnUntraced(function*() {
+  const { url } = yield* TestDatabase.TestDatabase
+  const proxy = yield* TcpProxy.make(url)
+  const store = Layer.fresh(PostgresStore.layer).pipe(Layer.provide(PgClient.layer({ url: Redacted.make(proxy.url) })))
+  const context = yield* Layer.buildWithScope(store, yield* Effect.scope)
+  return { proxy, use: <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.provideContext(effect, context) }
+})
+
+/** Waits until the answer is as wanted. */
+export const eventually = <A, E, R>(
+  look: Effect.Effect<A, E, R>,
+  isWanted: (answer: A) => boolean,
+  withinMs?: number
+) =>
+  until(
+    Effect.map(look, (answer) => isWanted(answer) ? Option.some(answer) : Option.none()),
+    "another answer",
+    withinMs
+  )
+
+export const joined = <A, E>(fiber: Fiber.Fiber<A, E>) => Effect.timeout(Fiber.join(fiber), "20 seconds")
+
+/** Claims the next job of a task as a worker would that is not heard of again. */
+export const claimFor = Effect.fnUntraced(function*(worker: string, task: { readonly kind: string }, queue: string) {
+  const gate = yield* Gate
+  yield* gate.admit({
+    worker: WorkerId.make(worker),
+    leaseId: LeaseId.make(crypto.randomUUID()),
+    queues: [queue],
+    kinds: [{ kind: task.kind, version: 1 }],
+    capacity: 1,
+    leaseMs: 30_000,
+    quantum: undefined
+  })
+})

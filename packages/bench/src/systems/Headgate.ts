@@ -23,16 +23,26 @@ const taskOf = (setting: Setting) =>
     retention: setting.isKept ? "1 day" : 0
   })
 
-const setting = (concurrency: number | undefined, isKept: boolean, workloads: Setting["workloads"]): Setting => ({
-  name: `${concurrency ?? "default concurrency"}, ${isKept ? "kept" : "retention 0"}`,
-  workloads,
-  concurrency: concurrency ?? defaultConcurrency,
-  isKept,
-  options: {
-    concurrency: concurrency ?? `${defaultConcurrency} (default)`,
-    retention: isKept ? "1 day (default)" : 0
+interface WorkerChoice {
+  readonly concurrency?: number
+  readonly prefetch?: number
+}
+
+const choices = new Map<string, WorkerChoice>()
+
+const setting = (choice: WorkerChoice, isKept: boolean, workloads: Setting["workloads"]): Setting => {
+  const { concurrency = defaultConcurrency, prefetch = 0 } = choice
+  const capacity = choice.concurrency === undefined ? "default concurrency" : `concurrency ${concurrency}`
+  const name = [capacity, ...(prefetch === 0 ? [] : [`prefetch ${prefetch}`]), ...(isKept ? ["kept"] : [])].join(", ")
+  choices.set(name, choice)
+  return {
+    name,
+    workloads,
+    concurrency: concurrency + prefetch,
+    isKept,
+    options: { concurrency, prefetch, retention: isKept ? "1 day" : 0 }
   }
-})
+}
 
 const storeAt = (url: string, maxConnections: number) =>
   PostgresStore.layer.pipe(
@@ -69,8 +79,7 @@ const connectWorker: System["connectWorker"] = async (url, setting, onHandled) =
     )
   )
   const handler = taskOf(setting).toLayer(() => Effect.sync(() => onHandled(1)))
-  const isDefault = setting.concurrency === defaultConcurrency
-  const worker = Worker.layer(isDefault ? {} : { concurrency: setting.concurrency }).pipe(
+  const worker = Worker.layer(choices.get(setting.name) ?? {}).pipe(
     Layer.provide(handler),
     Layer.provide(gate),
     Layer.provide(storeAt(url, 2))
@@ -98,10 +107,11 @@ const connectProducer: System["connectProducer"] = async (url, setting) => {
 export const headgate: System = {
   name: "headgate",
   settings: [
-    setting(1000, false, ["W1", "W2"]),
-    setting(1000, true, ["W2"]),
-    setting(200, false, ["W2"]),
-    setting(undefined, false, ["W2"])
+    setting({ concurrency: 1000 }, false, ["W1", "W2"]),
+    setting({ concurrency: 1000 }, true, ["W2"]),
+    setting({ concurrency: 200 }, false, ["W2"]),
+    setting({}, false, ["W2"]),
+    setting({ prefetch: 900 }, false, ["W2"])
   ],
   install: (url) => withStore(url, Effect.void),
   fill,

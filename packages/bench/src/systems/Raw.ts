@@ -60,10 +60,10 @@ const handle = (_payload: unknown): void => {}
 const connectWorker: System["connectWorker"] = async (url, setting, onHandled): Promise<Worker> => {
   const finish = setting.isKept ? complete : remove
   const clients = await Promise.all(Array.from({ length: Number(setting.options["loops"]) }, () => connect(url)))
-  let isRunning = false
+  const run = { isOn: false }
   let loops: Promise<unknown> = Promise.resolve()
   const loop = async (client: Pg.Client): Promise<void> => {
-    while (isRunning) {
+    while (run.isOn) {
       const { rows } = await client.query<{ id: string; payload: unknown }>({ ...claim, values: [batch] })
       if (rows.length === 0) {
         await new Promise((resolve) => setTimeout(resolve, 5))
@@ -76,11 +76,11 @@ const connectWorker: System["connectWorker"] = async (url, setting, onHandled): 
   }
   return {
     start: async () => {
-      isRunning = true
+      run.isOn = true
       loops = Promise.all(clients.map(loop))
     },
     pause: async () => {
-      isRunning = false
+      run.isOn = false
       await loops
     },
     close: async () => {

@@ -1,0 +1,338 @@
+import { Control } from "@headgate/core/Control"
+import { Heartbeat as HeartbeatContract, type HeartbeatOptions, monotonicMs } from "@headgate/core/Heartbeat"
+import { Inspect } from "@headgate/core/Inspect"
+import * as Announcer from "@headgate/postgres/Announcer"
+import * as ControlSql from "@headgate/postgres/ControlSql"
+import * as Heartbeat from "@headgate/postgres/Heartbeat"
+import * as HeartbeatThread from "@headgate/postgres/HeartbeatThread"
+import * as Leases from "@headgate/postgres/Leases"
+import { defaults } from "@headgate/postgres/Settings"
+import { TcpProxy, TestDatabase } from "@headgate/testkit"
+import * as PgClient from "@effect/sql-pg/PgClient"
+import { assert, layer } from "@effect/vitest"
+import { Effect, Layer, Logger, Option, Queue, Redacted, Schedule } from "effect"
+import { execFile } from "node:child_process"
+import { fileURLToPath } from "node:url"
+import { Worker } from "node:worker_threads"
+import * as Jobs from "./Jobs.ts"
+
+const leaseMs = 1000
+const { fence } = Jobs.lease("any")
+const options: HeartbeatOptions = {
+  worker: Jobs.workerId("w1"),
+  queues: ["default"],
+  kinds: [{ kind: "greet", version: 2 }],
+  capacity: 8,
+  leaseMs,
+  maxBlockedMs: 10 * leaseMs
+}
+
+/** A running job under a fresh lease, tracked. */
+const begin = Effect.fnUntraced(function*(id: string, changes: Partial<HeartbeatOptions> = {}) {
+  const heartbeat = yield* HeartbeatContract
+  const session = yield* heartbeat.start({ ...options, ...changes })
+  const sentAt = monotonicMs()
+  yield* running(id)
+  return { session, tracked: session.track(Jobs.lease(id), sentAt), sentAt }
+})
+
+const running = (id: string, fence = 1) =>
+  Effect.gen(function*() {
+    const pg = yield* PgClient.PgClient
+    yield* Jobs.seed({ id, state: "running", fence })
+    yield* pg`UPDATE headgate.job SET lease_expires_at_ms = headgate.now_ms() + ${leaseMs} WHERE id = ${id}`
+  })
+
+/** Milliseconds left of the lease in the store. */
+const leftInStore = Effect.fnUntraced(function*(id: string) {
+  const pg = yield* PgClient.PgClient
+  const [row] = yield* pg<{ left: bigint }>`SELECT lease_expires_at_ms - headgate.now_ms() AS left FROM headgate.job WHERE id = ${id}`
+  return Number(row?.left)
+})
+
+/** Blocks this thread and everything on it. */
+const spin = (millis: number) =>
+  Effect.sync(() => {
+    for (const end = performance.now() + millis; performance.now() < end;);
+  })
+
+/** A sweeper on a thread of its own; answers what it has reclaimed by its end. */
+const sweeper = Effect.fnUntraced(function*(times: number) {
+  const { url } = yield* TestDatabase.TestDatabase
+  const pg = yield* PgClient.PgClient
+  yield* pg`DELETE FROM headgate.job`
+  const worker = new Worker(new URL("./reclaim-thread.ts", import.meta.url), {
+    workerData: { url, times },
+    execArgv: ["--disable-warning=ExperimentalWarning"]
+  })
+  const heard: Array<unknown> = []
+  worker.on("message", (message) => void heard.push(message))
+  const until = (done: () => boolean) =>
+    Effect.repeat(Effect.sync(done), { until: (isDone) => isDone, schedule: Schedule.spaced(10) }).pipe(Effect.timeout("10 seconds"))
+  yield* until(() => heard.length > 0)
+  return Effect.as(until(() => Array.isArray(heard.at(-1))), heard).pipe(Effect.map((all) => all.at(-1)))
+})
+
+const build = Effect.fnUntraced(function*(config: Partial<PgClient.PgPoolConfig>) {
+  const { url } = yield* TestDatabase.TestDatabase
+  const store = Heartbeat.layer.pipe(
+    Layer.provideMerge(Leases.layer),
+    Layer.provideMerge(Announcer.layer),
+    Layer.provideMerge(ControlSql.layer),
+    Layer.provide(PgClient.layer({ url: Redacted.make(url), maxConnections: 2, ...config }))
+  )
+  return yield* Layer.buildWithMemoMap(store, Layer.makeMemoMapUnsafe(), yield* Effect.scope)
+})
+
+const eventually = <A, E, R>(read: Effect.Effect<A, E, R>, isRight: (value: A) => boolean) =>
+  Effect.timeout(Effect.repeat(read, { until: isRight, schedule: Schedule.spaced(20) }), "3 seconds")
+
+const listed = Effect.gen(function*() {
+  const workers = yield* Inspect.use((inspect) => inspect.workers)
+  return workers.find(({ id }) => id === "w1")
+})
+
+layer(Heartbeat.layer.pipe(Layer.provideMerge(Jobs.layer)), { excludeTestServices: true })("Heartbeat", (it) => {
+  it.effect("a loop that is blocked for three leases, from the turn it got the job in, loses nothing", () =>
+    Effect.gen(function*() {
+      const swept = yield* sweeper(35)
+      const { session, tracked } = yield* begin("blocked")
+      yield* spin(3 * leaseMs)
+      assert.isAbove(tracked.validUntil(), monotonicMs() + leaseMs / 3)
+      assert.isAbove(yield* leftInStore("blocked"), leaseMs / 3)
+      assert.deepStrictEqual(yield* swept, [])
+      assert.strictEqual(yield* Queue.size(session.lost), 0)
+    }).pipe(Effect.scoped))
+
+  it.effect("without tolerance for blocking, a blocked loop loses its lease when it runs out, and is told", () =>
+    Effect.gen(function*() {
+      const swept = yield* sweeper(30)
+      const { session, tracked } = yield* begin("unblocked", { maxBlockedMs: 0 })
+      yield* Effect.sleep(leaseMs)
+      assert.isAbove(yield* leftInStore("unblocked"), leaseMs / 3)
+      yield* spin(2.5 * leaseMs)
+      assert.isBelow(tracked.validUntil(), monotonicMs())
+      assert.deepStrictEqual(yield* swept, ["unblocked"])
+      const lost = yield* Effect.timeout(Queue.take(session.lost), "2 seconds")
+      assert.deepStrictEqual(lost, { jobId: Jobs.jobId("unblocked"), fence, reason: "lease_lost" })
+    }).pipe(Effect.scoped))
+
+  it.effect("a job that an operator cancels is reported within one beat, once", () =>
+    Effect.gen(function*() {
+      const { session } = yield* begin("cancelled")
+      yield* Effect.sleep(leaseMs / 2)
+      yield* Control.use((control) => control.cancel(Jobs.jobId("cancelled")))
+      const lost = yield* Effect.timeout(Queue.take(session.lost), leaseMs / 4 + 200)
+      assert.deepStrictEqual(lost, { jobId: Jobs.jobId("cancelled"), fence, reason: "operator_cancel" })
+      assert.isTrue(Option.isNone(yield* Effect.timeoutOption(Queue.take(session.lost), leaseMs)))
+    }).pipe(Effect.scoped))
+
+  it.effect("a job that ended is neither renewed nor reported lost", () =>
+    Effect.gen(function*() {
+      const { session, tracked } = yield* begin("ended")
+      yield* Effect.sleep(leaseMs / 2)
+      tracked.end()
+      const until = tracked.validUntil()
+      yield* Control.use((control) => control.cancel(Jobs.jobId("ended")))
+      assert.isTrue(Option.isNone(yield* Effect.timeoutOption(Queue.take(session.lost), leaseMs)))
+      assert.strictEqual(tracked.validUntil(), until)
+    }).pipe(Effect.scoped))
+
+  it.effect("a job that came back to the same worker is renewed under its new lease, and its old one is lost", () =>
+    Effect.gen(function*() {
+      const heartbeat = yield* HeartbeatContract
+      const session = yield* heartbeat.start(options)
+      yield* running("back", 2)
+      const old = session.track(Jobs.lease("back", 1), monotonicMs())
+      const current = session.track(Jobs.lease("back", 2), monotonicMs())
+      assert.deepStrictEqual(yield* Effect.timeout(Queue.take(session.lost), "2 seconds"), {
+        jobId: Jobs.jobId("back"),
+        fence,
+        reason: "lease_lost"
+      })
+      yield* Effect.sleep(leaseMs)
+      assert.isAbove(current.validUntil(), monotonicMs())
+      assert.isBelow(old.validUntil(), monotonicMs())
+      assert.strictEqual(yield* Queue.size(session.lost), 0)
+    }).pipe(Effect.scoped))
+
+  it.effect("a lease counts from when its renewal was sent; an accepted checkpoint extends it as well", () =>
+    Effect.gen(function*() {
+      const { url } = yield* TestDatabase.TestDatabase
+      const proxy = yield* TcpProxy.make(url)
+      const context = yield* build({ url: Redacted.make(proxy.url) })
+      const long = { leaseMs: 3000 }
+      const { sentAt, tracked } = yield* begin("sent", long).pipe(Effect.provideContext(context))
+      assert.strictEqual(tracked.validUntil(), sentAt + long.leaseMs)
+      tracked.extended(sentAt + 100)
+      tracked.extended(sentAt + 50)
+      assert.strictEqual(tracked.validUntil(), sentAt + 100 + long.leaseMs)
+      yield* proxy.delay(300)
+      yield* Effect.sleep(1500)
+      let most = 0
+      for (let n = 0; n < 150; n++) {
+        most = Math.max(most, tracked.validUntil() - monotonicMs())
+        yield* Effect.sleep(10)
+      }
+      assert.isAbove(most, 0)
+      assert.isBelow(most, long.leaseMs - 550)
+    }).pipe(Effect.scoped))
+
+  it.effect("a database that is away for less than a lease costs one warning and no lease", () =>
+    Effect.gen(function*() {
+      const { url } = yield* TestDatabase.TestDatabase
+      const proxy = yield* TcpProxy.make(url)
+      const context = yield* build({ url: Redacted.make(proxy.url) })
+      const messages: Array<string> = []
+      const log = Logger.layer([Logger.make(({ message }) => void messages.push(String(message)))])
+      const { session, tracked } = yield* begin("away", { leaseMs: 2000 }).pipe(
+        Effect.provideContext(context),
+        Effect.provide(log)
+      )
+      yield* Effect.sleep(800)
+      yield* proxy.cut
+      yield* Effect.sleep(1200)
+      const before = tracked.validUntil()
+      assert.isAbove(before, monotonicMs())
+      yield* proxy.heal
+      yield* Effect.sleep(1000)
+      assert.isAbove(tracked.validUntil(), monotonicMs() + 500)
+      assert.isAbove(yield* leftInStore("away"), 500)
+      assert.strictEqual(yield* Queue.size(session.lost), 0)
+      assert.strictEqual(messages.filter((message) => message.includes("failed")).length, 1, messages.join("\n"))
+    }).pipe(Effect.scoped))
+
+  it.effect("a connection that goes silent is overtaken by another one before the lease runs out", () =>
+    Effect.gen(function*() {
+      const { url } = yield* TestDatabase.TestDatabase
+      const proxy = yield* TcpProxy.make(url)
+      const context = yield* build({ url: Redacted.make(proxy.url) })
+      const { tracked } = yield* begin("silent", { leaseMs: 2000 }).pipe(Effect.provideContext(context))
+      yield* Effect.sleep(800)
+      yield* proxy.blackhole
+      yield* Effect.sleep(700)
+      yield* proxy.heal
+      yield* Effect.sleep(1000)
+      assert.isAbove(tracked.validUntil(), monotonicMs() + 700)
+    }).pipe(Effect.scoped))
+
+  it.effect("a store that is out of reach at the start is a typed failure", () =>
+    Effect.gen(function*() {
+      const { url } = yield* TestDatabase.TestDatabase
+      const proxy = yield* TcpProxy.make(url)
+      const context = yield* build({ url: Redacted.make(proxy.url) })
+      yield* proxy.cut
+      const heartbeat = HeartbeatContract.use((service) => service.start(options))
+      const refused = yield* Effect.flip(Effect.provideContext(heartbeat, context))
+      assert.strictEqual(refused._tag, "StoreUnavailable")
+    }).pipe(Effect.scoped))
+
+  it.effect("a worker is in the registry, with what it runs, as long as its session", () =>
+    Effect.gen(function*() {
+      const pg = yield* PgClient.PgClient
+      yield* Effect.scoped(Effect.gen(function*() {
+        const { tracked } = yield* begin("listed")
+        assert.deepInclude(yield* listed, {
+          queues: options.queues,
+          kinds: options.kinds,
+          capacity: 8,
+          running: 0,
+          isLive: true
+        })
+        yield* eventually(listed, (worker) => worker?.running === 1)
+        yield* pg`DELETE FROM headgate.worker`
+        tracked.end()
+        yield* eventually(listed, (worker) => worker?.running === 0 && worker.isLive)
+      }))
+      assert.isUndefined(yield* listed)
+    }))
+
+  it.effect("a thread that dies is replaced before a lease runs out", () =>
+    Effect.gen(function*() {
+      const threads: Array<Worker> = []
+      const onWorker = (worker: Worker) => void threads.push(worker)
+      process.on("worker", onWorker)
+      const { session, tracked } = yield* begin("dies", { leaseMs: 2000 })
+      session.track(Jobs.lease("nobody"), monotonicMs())
+      yield* Effect.sleep(1000)
+      yield* Effect.promise(async () => threads[0]?.terminate())
+      yield* Effect.sleep(2000)
+      process.off("worker", onWorker)
+      assert.strictEqual(threads.length, 2)
+      assert.isAbove(tracked.validUntil(), monotonicMs() + 500)
+      assert.strictEqual(yield* Queue.size(session.lost), 1)
+    }).pipe(Effect.scoped))
+
+  it.effect("a thread that dies three times before a beat is given up, beats in between count anew", () =>
+    Effect.gen(function*() {
+      const run = Effect.fnUntraced(function*(lives: number) {
+        const memory = new SharedArrayBuffer(4)
+        const data = { config: {}, settings: defaults, options: { ...options, capacity: lives }, memory }
+        const cause = yield* HeartbeatThread.run(data, () => {}, new URL("./dying-thread.ts", import.meta.url))
+        return [cause.message, new Int32Array(memory)[0]]
+      })
+      assert.deepStrictEqual(yield* run(0), ["death 2", 3])
+      assert.deepStrictEqual(yield* run(2), ["death 4", 5])
+    }))
+
+  it.effect("a configuration that no thread can be given is served in the loop, with a warning", () =>
+    Effect.gen(function*() {
+      const threads: Array<Worker> = []
+      const onWorker = (worker: Worker) => void threads.push(worker)
+      process.on("worker", onWorker)
+      const messages: Array<string> = []
+      const log = Logger.layer([Logger.make(({ message }) => void messages.push(String(message)))])
+      const context = yield* build({ password: Effect.succeed(Redacted.make("")) })
+      const { tracked } = yield* begin("in loop").pipe(Effect.provideContext(context), Effect.provide(log))
+      yield* Effect.sleep(1.5 * leaseMs)
+      process.off("worker", onWorker)
+      assert.isAbove(tracked.validUntil(), monotonicMs())
+      assert.strictEqual(threads.length, 0)
+      assert.include(messages.join("\n"), "renewed in the event loop")
+    }).pipe(Effect.scoped))
+
+  it.effect("passwords, certificates and durations reach the thread as plain data; functions do not", () =>
+    Effect.sync(() => {
+      const url = Redacted.make("postgres://u@h/d")
+      const password = Redacted.make("secret")
+      assert.deepStrictEqual(HeartbeatThread.portableConfig({ url, password, connectTimeout: "2 seconds" }), {
+        url: "postgres://u@h/d",
+        password: "secret",
+        connectTimeout: 2000
+      })
+      assert.isDefined(HeartbeatThread.portableConfig({ ssl: { ca: Buffer.from("x") } }))
+      assert.isUndefined(HeartbeatThread.portableConfig({ ssl: { checkServerIdentity: () => undefined } }))
+      assert.isUndefined(HeartbeatThread.portableConfig({ password: Effect.succeed(password) }))
+    }))
+
+  it.effect("closing a session ends its thread at once, and nothing of it holds the process", () =>
+    Effect.gen(function*() {
+      const { url } = yield* TestDatabase.TestDatabase
+      const program = `
+        import { Effect, Layer, Redacted } from "effect"
+        import * as PgClient from "@effect/sql-pg/PgClient"
+        import * as Heartbeat from "@headgate/postgres/Heartbeat"
+        import * as Leases from "@headgate/postgres/Leases"
+        import * as Announcer from "@headgate/postgres/Announcer"
+        import * as ControlSql from "@headgate/postgres/ControlSql"
+        import { Heartbeat as Contract } from "@headgate/core/Heartbeat"
+        const store = Heartbeat.layer.pipe(Layer.provideMerge(Leases.layer), Layer.provideMerge(Announcer.layer),
+          Layer.provideMerge(ControlSql.layer), Layer.provide(PgClient.layer({ url: Redacted.make(process.argv[1]) })))
+        const program = Effect.gen(function*() {
+          yield* Contract.use((heartbeat) => heartbeat.start(JSON.parse(process.argv[2])))
+          yield* Effect.sleep(1200)
+        })
+        await Effect.runPromise(Effect.scoped(program).pipe(Effect.provide(store)))
+        const end = performance.now()
+        process.on("exit", () => console.log(Math.round(performance.now() - end)))
+      `
+      const output = yield* Effect.callback<string, Error>((resume) => {
+        const args = ["--conditions=headgate-source", "--input-type=module", "-e", program, url, JSON.stringify(options)]
+        const cwd = fileURLToPath(new URL("..", import.meta.url))
+        execFile(process.execPath, args, { cwd, timeout: 10_000 }, (error, stdout) =>
+          resume(error === null ? Effect.succeed(stdout) : Effect.fail(error)))
+      })
+      assert.isBelow(Number(output.trim()), 500)
+      assert.isUndefined(yield* listed)
+    }))
+})

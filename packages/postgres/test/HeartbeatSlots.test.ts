@@ -1,0 +1,74 @@
+import type { Fence, JobId, LeaseId, LeaseRef } from "@headgate/core/Ids"
+import * as Slots from "@headgate/postgres/HeartbeatSlots"
+import { assert, describe, it } from "@effect/vitest"
+
+const lease = (n: number, jobId = `job ${n}`): LeaseRef => ({
+  jobId: jobId as JobId,
+  leaseId: `6c1d6d0a-0c61-4d0c-9a2f-${String(n).padStart(12, "0")}` as LeaseId,
+  fence: n as Fence
+})
+
+/** A writer, and a reader of the same memory as another thread would have it. */
+const make = (capacity: number) => {
+  const slots = Slots.make(capacity)
+  return { writer: Slots.makeWriter(slots), reader: Slots.makeReader(Slots.view(slots.memory)), slots }
+}
+
+describe("HeartbeatSlots", () => {
+  it("a reader finds the leases that are held, whole, and no others", () => {
+    const { reader, writer } = make(4)
+    const longest = lease(2 ** 53 - 1, "ü".repeat(64))
+    writer.take(lease(1))
+    const gone = writer.take(lease(2))
+    writer.take(longest)
+    writer.leave(gone.slot, gone.generation)
+    assert.deepStrictEqual(reader.held().map((held) => held.lease), [lease(1), longest])
+    assert.deepStrictEqual(reader.held().map((held) => held.lease), [lease(1), longest])
+  })
+
+  it("an accepted renewal is seen by the writer, and time is never taken away", () => {
+    const { reader, writer } = make(1)
+    const { generation, slot } = writer.take(lease(1))
+    const [held] = reader.held()
+    if (held === undefined) return assert.fail("nothing held")
+    assert.strictEqual(writer.validUntil(slot, generation), 0)
+    reader.accept(held, 5000.9)
+    reader.accept(held, 4000)
+    assert.strictEqual(writer.validUntil(slot, generation), 5000)
+  })
+
+  it("a renewal that comes late never falls upon the next lease in the slot", () => {
+    const { reader, writer } = make(1)
+    const first = writer.take(lease(1))
+    const [held] = reader.held()
+    if (held === undefined) return assert.fail("nothing held")
+    writer.leave(first.slot, first.generation)
+    const second = writer.take(lease(2))
+    assert.strictEqual(second.slot, first.slot)
+    reader.accept(held, 5000)
+    assert.strictEqual(writer.validUntil(second.slot, second.generation), 0)
+    assert.strictEqual(writer.validUntil(first.slot, first.generation), 0)
+    assert.deepStrictEqual([first, second].map((one) => writer.isCurrent(one.slot, one.generation)), [false, true])
+  })
+
+  it("a slot is left once, however often it is told to", () => {
+    const { writer } = make(1)
+    const first = writer.take(lease(1))
+    writer.leave(first.slot, first.generation)
+    writer.leave(first.slot, first.generation)
+    const second = writer.take(lease(2))
+    writer.leave(first.slot, first.generation)
+    assert.isTrue(writer.isCurrent(second.slot, second.generation))
+    assert.throws(() => writer.take(lease(3)), /more than 1 leases/)
+  })
+
+  it("slots are used again and again, through every generation", () => {
+    const { reader, writer } = make(1)
+    for (let n = 0; n < 2 ** 18 + 3; n++) {
+      const { generation, slot } = writer.take(lease(n))
+      if (n % 50_000 === 0 || n > 2 ** 18) assert.deepStrictEqual(reader.held().map((held) => held.lease), [lease(n)])
+      writer.leave(slot, generation)
+    }
+    assert.deepStrictEqual(reader.held(), [])
+  })
+})

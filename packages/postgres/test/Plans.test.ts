@@ -1,0 +1,68 @@
+import * as PgClient from "@effect/sql-pg/PgClient"
+import { assert, layer } from "@effect/vitest"
+import { TestDatabase } from "@headgate/testkit"
+import { Effect } from "effect"
+
+const fill = (rows: number) =>
+  Effect.gen(function*() {
+    const sql = yield* PgClient.PgClient
+    yield* sql`INSERT INTO headgate.lane (queue, kind, version, suspect)
+      SELECT 'default', 'k' || n, 1, false FROM generate_series(0, 9) n`
+    yield* sql`INSERT INTO headgate.job (id, kind, queue, state, fingerprint, payload, lane_id, schema_version, max_attempts,
+        crash_limit, retention_ms, scheduled_at_ms, enqueued_at_ms)
+      SELECT 'j' || n, l.kind, 'default', 'available', 'f', '{}', l.id, 1, 5, 3, (n % 2) * 1000, n, n
+      FROM generate_series(1, ${rows}) n JOIN headgate.lane l ON l.kind = 'k' || (n % 10)`
+  })
+
+interface Claimed {
+  readonly ids: ReadonlyArray<string>
+  readonly fences: ReadonlyArray<bigint>
+}
+
+/** One round of what a worker does all day, and what it read of the job table: whole scans, and rows by index. */
+const round = Effect.gen(function*() {
+  const sql = yield* PgClient.PgClient
+  return yield* sql.withTransaction(Effect.gen(function*() {
+    const lease = "6c1d6d0a-0c61-4d0c-9a2f-0f4b7f1f5a11"
+    const [claimed] = yield* sql<
+      Claimed
+    >`SELECT coalesce(array_agg(a.id), '{}') AS ids, coalesce(array_agg(a.fence), '{}') AS fences
+      FROM headgate.admit('w', ${lease}, array['default'],
+        array(SELECT 'k' || n FROM generate_series(0, 9) n), array(SELECT 1 FROM generate_series(0, 9)), 1000, 30000) a`
+    const ids = claimed?.ids ?? []
+    const held = sql`${ids}::text[], array_fill(${lease}::uuid, array[${ids.length}::int]), ${
+      claimed?.fences ?? []
+    }::bigint[]`
+    const nulls = sql`array_fill(null::text, array[${ids.length}::int])`
+    yield* sql`SELECT * FROM headgate.renew(${held}, 30000)`
+    const half =
+      sql`array_fill('retry'::text, array[${ids.length}::int]), array_fill(1::bigint, array[${ids.length}::int])`
+    yield* sql`SELECT * FROM headgate.succeed((${sql`${ids}::text[]`})[1:500], array_fill(${lease}::uuid, array[500]),
+      (${claimed?.fences ?? []}::bigint[])[1:500], '{}', '{}')`
+    yield* sql`SELECT * FROM headgate.settle(${held}, ${half}, ${nulls}, ${nulls}, ${nulls}, ${nulls}, '{}')`
+    yield* sql`SELECT * FROM headgate.reclaim_expired(100)`
+    const [read] = yield* sql<{ scans: number; rows: number }>`SELECT seq_scan::int AS scans, idx_tup_fetch::int AS rows
+      FROM pg_stat_xact_user_tables WHERE relname = 'job'`
+    return { claimed: ids.length, scans: read?.scans, rows: read?.rows ?? 0 }
+  }))
+})
+
+layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestServices: true })("Plans", (it) => {
+  it.effect(
+    "a thousand jobs are claimed, renewed and settled by index, among 200,000, on plans made while there were none",
+    () =>
+      Effect.gen(function*() {
+        yield* round
+        yield* fill(200_000)
+        for (const statistics of ["none", "fresh"]) {
+          if (statistics === "fresh") yield* (yield* PgClient.PgClient)`ANALYZE headgate.job`
+          const { claimed, rows, scans } = yield* round
+          assert.strictEqual(claimed, 1000)
+          assert.strictEqual(scans, 0, statistics)
+          // Several looks at each job, the dead versions among them; far from all jobs.
+          assert.isBelow(rows, 40_000, statistics)
+        }
+      }),
+    60_000
+  )
+})

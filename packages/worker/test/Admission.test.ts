@@ -1,0 +1,138 @@
+import { assert, layer } from "@effect/vitest"
+import { Task } from "@headgate/core"
+import { Deferred, Effect, Layer, Option, Schema } from "effect"
+import * as Workers from "./Workers.ts"
+
+const payload = Schema.Void
+
+layer(Workers.layer, { excludeTestServices: true })("Admission", (it) => {
+  it.effect("a worker claims no more jobs than it has free slots, and the next as one ends", () =>
+    Effect.gen(function*() {
+      const task = Task.make("slots", { payload })
+      const gates: Array<Deferred.Deferred<void>> = []
+      const handler = task.toLayer(() =>
+        Effect.flatMap(Deferred.make<void>(), (gate) => (gates.push(gate), Deferred.await(gate)))
+      )
+      yield* task.enqueueAll(Array.from({ length: 10 }), { queue: "a1" })
+      yield* Workers.start(handler, { queues: ["a1"], concurrency: 3 })
+      yield* Workers.untilTrue(() => gates.length === 3, "three handlers")
+      assert.deepStrictEqual(yield* Workers.counts("a1"), { available: 7, running: 3 })
+      yield* Deferred.succeed(gates[0]!, undefined)
+      yield* Workers.untilTrue(() => gates.length === 4, "a fourth handler")
+      assert.deepStrictEqual(yield* Workers.counts("a1"), { available: 6, completed: 1, running: 3 })
+      for (const gate of gates) yield* Deferred.succeed(gate, undefined)
+    }))
+
+  it.effect("claims ahead of their slot keep their leases, and each of them starts once", () =>
+    Effect.gen(function*() {
+      const task = Task.make("ahead", { payload: Schema.Int })
+      let starts = 0
+      const handler = task.toLayer(() => Effect.andThen(Effect.sync(() => void starts++), Effect.sleep(400)))
+      const ids = yield* task.enqueueAll(Array.from({ length: 8 }, (_, n) => n), { queue: "a2" })
+      const options = { queues: ["a2"], concurrency: 1, prefetch: 10, lease: "1 second" } as const
+      yield* Workers.start(handler, options)
+      yield* Workers.untilTrue(() => starts > 0, "the first start")
+      yield* Workers.start(handler, options)
+      for (const id of ids) {
+        yield* Workers.settled(id, "completed")
+        assert.deepStrictEqual(yield* Workers.counters(id), { attempt: 0, crashAttempt: 0 })
+      }
+      assert.strictEqual(starts, 8)
+    }))
+
+  it.effect("no claim waits for its slot longer than one lease while another worker is idle", () =>
+    Effect.gen(function*() {
+      const task = Task.make("waiting", { payload: Schema.Boolean })
+      const handler = task.toLayer((isLong) => isLong ? Effect.never : Effect.void)
+      const busy = yield* Workers.start(handler, {
+        queues: ["a3"],
+        concurrency: 1,
+        prefetch: 5,
+        lease: "1 second",
+        shutdownGrace: 0
+      })
+      const long = yield* task.enqueue(true, { queue: "a3" })
+      yield* Workers.settled(long, "running")
+      const [id] = yield* task.enqueueAll([false], { queue: "a3" })
+      yield* Workers.until(
+        Effect.map(busy.health, ({ buffered }) => buffered === 1 ? Option.some(true) : Option.none()),
+        "the claim to be buffered"
+      )
+      yield* Workers.start(handler, { queues: ["a3"] })
+      yield* Workers.settled(id!, "completed")
+      assert.deepStrictEqual(yield* Workers.counters(id!), { attempt: 0, crashAttempt: 0 })
+    }))
+
+  it.effect("an announced job starts at once, however long the poll interval", () =>
+    Effect.gen(function*() {
+      const task = Task.make("announced", { payload })
+      const started = yield* Deferred.make<void>()
+      const handler = task.toLayer(() => Deferred.succeed(started, undefined).pipe(Effect.asVoid))
+      yield* Workers.start(handler, { queues: ["a4"], pollInterval: "1 hour" })
+      yield* Effect.sleep(500)
+      yield* task.enqueue(undefined, { queue: "a4" })
+      yield* Effect.timeout(Deferred.await(started), "2 seconds")
+    }))
+
+  it.effect("a kind the worker does not know waits untouched for one that does, and holds up nothing", () =>
+    Effect.gen(function*() {
+      const known = Task.make("known", { payload })
+      const unknown = Task.make("unknown", { payload })
+      const strangers = yield* unknown.enqueueAll(Array.from({ length: 50 }), { queue: "a5" })
+      const id = yield* known.enqueue(undefined, { queue: "a5" })
+      yield* Workers.start(known.toLayer(() => Effect.void), { queues: ["a5"] })
+      yield* Workers.settled(id, "completed")
+      for (const stranger of strangers.slice(0, 3)) {
+        assert.deepStrictEqual(yield* Workers.counters(stranger), { attempt: 0, crashAttempt: 0 })
+      }
+      assert.strictEqual((yield* Workers.counts("a5"))["available"], 50)
+      const both = Layer.merge(known.toLayer(() => Effect.void), unknown.toLayer(() => Effect.void))
+      yield* Workers.start(both, { queues: ["a5"] })
+      for (const stranger of strangers) yield* Workers.settled(stranger, "completed")
+    }))
+
+  it.effect("what a call claimed whose answer was lost is handed back, uncharged", () =>
+    Effect.gen(function*() {
+      const task = Task.make("unanswered", { payload })
+      const { proxy, use } = yield* Workers.throughProxy()
+      const worker = yield* use(Workers.start(task.toLayer(() => Effect.void), { queues: ["a6"], duties: false }))
+      const { fired } = yield* proxy.dropOn({ sql: /headgate"?\.admit\(/, moment: "after" })
+      yield* fired
+      const first = yield* proxy.dropOn({ sql: /headgate"?\.admit\(/, moment: "after" })
+      const id = yield* task.enqueue(undefined, { queue: "a6" })
+      yield* first.fired
+      yield* Workers.settled(id, "completed")
+      const { crashAttempt, fence } = yield* Workers.job(id)
+      assert.deepStrictEqual([crashAttempt, fence >= 1], [0, true])
+      assert.isAtLeast(worker.told("StoreUnreachable").length, 1)
+    }))
+
+  it.effect("an outage is told once, and the worker claims again when it is over", () =>
+    Effect.gen(function*() {
+      const task = Task.make("outage", { payload })
+      const { proxy, use } = yield* Workers.throughProxy()
+      const worker = yield* use(Workers.start(task.toLayer(() => Effect.void), { queues: ["a7"], duties: false }))
+      yield* proxy.cut
+      yield* Workers.untilTrue(() => worker.told("StoreUnreachable").length > 0, "the outage to be noticed")
+      assert.strictEqual((yield* worker.health).status, "degraded")
+      yield* Effect.sleep(1000)
+      assert.strictEqual(worker.told("StoreUnreachable").length, 1)
+      yield* proxy.heal
+      const id = yield* task.enqueue(undefined, { queue: "a7" })
+      yield* Workers.settled(id, "completed")
+      assert.strictEqual((yield* worker.health).status, "ok")
+    }))
+})
+
+layer(Workers.pollingLayer, { excludeTestServices: true })("Admission without announcements", (it) => {
+  it.effect("a job starts within the poll interval", () =>
+    Effect.gen(function*() {
+      const task = Task.make("polled", { payload })
+      const started = yield* Deferred.make<void>()
+      const handler = task.toLayer(() => Deferred.succeed(started, undefined).pipe(Effect.asVoid))
+      yield* Workers.start(handler, { pollInterval: "300 millis" })
+      yield* Effect.sleep(1000)
+      yield* task.enqueue(undefined)
+      yield* Effect.timeout(Deferred.await(started), "1 second")
+    }))
+})

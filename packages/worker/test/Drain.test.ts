@@ -1,0 +1,120 @@
+import { assert, layer } from "@effect/vitest"
+import { Job, Retry, Task } from "@headgate/core"
+import { monotonicMs } from "@headgate/core/Heartbeat"
+import { Deferred, Effect, Option, Schema } from "effect"
+import * as Workers from "./Workers.ts"
+
+const payload = Schema.Void
+
+layer(Workers.layer, { excludeTestServices: true })("Drain", (it) => {
+  it.effect("a draining worker claims nothing more, lets handlers finish within the grace and keeps their leases", () =>
+    Effect.gen(function*() {
+      const task = Task.make("finish", { payload: Schema.Int })
+      const handler = task.toLayer((ms) => Effect.sleep(ms))
+      const worker = yield* Workers.start(handler, {
+        queues: ["d1"],
+        lease: "1 second",
+        shutdownGrace: "10 seconds"
+      })
+      const running = yield* task.enqueue(2500, { queue: "d1" })
+      yield* Workers.settled(running, "running")
+      const stopped = yield* Effect.forkChild(worker.stop)
+      yield* Workers.eventually(worker.health, ({ status }) => status === "draining")
+      const late = yield* task.enqueue(1, { queue: "d1" })
+      yield* Workers.joined(stopped)
+      assert.deepStrictEqual([yield* Workers.stateOf(running), yield* Workers.stateOf(late)], [
+        "completed",
+        "available"
+      ])
+      assert.deepStrictEqual(yield* Workers.counters(running), { attempt: 0, crashAttempt: 0 })
+    }))
+
+  it.effect("what outlasts the grace is interrupted as a shutdown and handed back uncharged, at its place", () =>
+    Effect.gen(function*() {
+      const task = Task.make("cut", { payload })
+      const reason = yield* Deferred.make<string | undefined>()
+      const handler = task.toLayer(() =>
+        Effect.onInterrupt(
+          Effect.never,
+          () => Effect.flatMap(Job.interruption, (why) => Deferred.succeed(reason, Option.getOrUndefined(why)))
+        )
+      )
+      const worker = yield* Workers.start(handler, { queues: ["d2"], shutdownGrace: "100 millis" })
+      const id = yield* task.enqueue(undefined, { queue: "d2" })
+      yield* Workers.settled(id, "running")
+      const before = yield* Workers.job(id)
+      yield* worker.stop
+      const after = yield* Workers.job(id)
+      assert.deepStrictEqual(
+        [yield* Deferred.await(reason), after.state, after.scheduledAtMs],
+        ["shutdown", "available", before.scheduledAtMs]
+      )
+      assert.deepStrictEqual(yield* Workers.counters(id), { attempt: 0, crashAttempt: 0 })
+    }))
+
+  it.effect("claims that wait for a slot are handed back at once, while the handler runs on", () =>
+    Effect.gen(function*() {
+      const task = Task.make("buffered", { payload })
+      const handler = task.toLayer(() => Effect.never)
+      const worker = yield* Workers.start(handler, {
+        queues: ["d4"],
+        concurrency: 1,
+        prefetch: 5,
+        shutdownGrace: "2 seconds"
+      })
+      yield* task.enqueueAll(Array.from({ length: 4 }), { queue: "d4" })
+      yield* Workers.eventually(worker.health, ({ buffered }) => buffered === 3)
+      const stopped = yield* Effect.forkChild(worker.stop)
+      yield* Workers.eventually(Workers.counts("d4"), ({ available }) => available === 3)
+      assert.deepStrictEqual(yield* Workers.counts("d4"), { available: 3, running: 1 })
+      yield* Workers.joined(stopped)
+      assert.deepStrictEqual(yield* Workers.counts("d4"), { available: 4 })
+    }))
+
+  it.effect("a handler deaf to its interruption does not hold up the drain, and is left to its fence", () =>
+    Effect.gen(function*() {
+      const task = Task.make("deaf", { payload })
+      const gate = yield* Deferred.make<void>()
+      const handler = task.toLayer(() => Effect.uninterruptible(Deferred.await(gate)))
+      const worker = yield* Workers.start(handler, { queues: ["d5"], shutdownGrace: "100 millis" })
+      const id = yield* task.enqueue(undefined, { queue: "d5" })
+      yield* Workers.settled(id, "running")
+      const startedAt = monotonicMs()
+      yield* worker.stop
+      assert.isBelow(monotonicMs() - startedAt, 1500)
+      assert.strictEqual(yield* Workers.stateOf(id), "running")
+      yield* Deferred.succeed(gate, undefined)
+    }))
+
+  it.effect("a job cut on its last attempt has attempts left, and runs on another worker at once", () =>
+    Effect.gen(function*() {
+      const task = Task.make("deploys", {
+        payload,
+        error: Schema.String,
+        retry: Retry.fixed("10 millis"),
+        maxAttempts: 3
+      })
+      let tries = 0
+      const handler = task.toLayer(() =>
+        Effect.suspend(() => {
+          tries++
+          return tries <= 2 ? Effect.fail("no") : tries === 3 ? Effect.never : Effect.void
+        })
+      )
+      const worker = yield* Workers.start(handler, { queues: ["d6"], shutdownGrace: "50 millis" })
+      const id = yield* task.enqueue(undefined, { queue: "d6" })
+      yield* Workers.untilTrue(() => tries === 3, "the third try")
+      yield* worker.stop
+      const stoppedAt = monotonicMs()
+      yield* Workers.start(handler, { queues: ["d6"] })
+      yield* Workers.settled(id, "completed")
+      assert.isBelow(monotonicMs() - stoppedAt, 1000)
+      assert.deepStrictEqual(yield* Workers.counters(id), { attempt: 2, crashAttempt: 0 })
+      assert.deepStrictEqual((yield* Workers.attempts(id)).map(({ outcome }) => outcome), [
+        "retry",
+        "retry",
+        "released",
+        "success"
+      ])
+    }))
+})

@@ -1,0 +1,122 @@
+import { assert, layer } from "@effect/vitest"
+import { monotonicMs } from "@headgate/core/Heartbeat"
+import { TestDatabase } from "@headgate/testkit"
+import { Effect } from "effect"
+import { type ChildProcess, spawn } from "node:child_process"
+import { Chore } from "./fixtures/chore.ts"
+import type { WorkerOptions } from "../src/WorkerOptions.ts"
+import * as Workers from "./Workers.ts"
+
+interface Process {
+  readonly child: ChildProcess
+  readonly lines: Array<string>
+  readonly said: (line: string) => Effect.Effect<boolean>
+  /** Exit code, or the signal that ended it. */
+  readonly end: Effect.Effect<number | NodeJS.Signals>
+}
+
+/** A worker process for the scope, working when this answers. */
+const run = Effect.fnUntraced(function*(options: WorkerOptions, env: NodeJS.ProcessEnv = {}) {
+  const { url } = yield* TestDatabase.TestDatabase
+  const child = yield* Effect.acquireRelease(
+    Effect.sync(() =>
+      spawn(process.execPath, ["--conditions=headgate-source", `${import.meta.dirname}/fixtures/worker-process.ts`], {
+        env: { ...process.env, DATABASE_URL: url, OPTIONS: JSON.stringify(options), ...env },
+        stdio: ["ignore", "pipe", "inherit"]
+      })
+    ),
+    (child) => Effect.sync(() => void child.kill("SIGKILL"))
+  )
+  const lines: Array<string> = []
+  child.stdout.setEncoding("utf8").on("data", (text: string) => lines.push(...text.split("\n").filter((line) => line !== "")))
+  const ended = new Promise<number | NodeJS.Signals>((resolve) =>
+    child.once("exit", (code, signal) => resolve(code ?? signal ?? -1))
+  )
+  const said = (line: string) => Workers.untilTrue(() => lines.includes(line), `a process to say ${line}`)
+  const process_: Process = { child, lines, said, end: Effect.promise(() => ended) }
+  return process_
+})
+
+const hasEnded = ({ child }: Process): boolean => child.exitCode !== null || child.signalCode !== null
+
+layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("launch", (it) => {
+  it.effect("SIGTERM drains: no claims, the short job ends, the long one is handed back, exit code 0 in time", () =>
+    Effect.gen(function*() {
+      const process = yield* run({ concurrency: 3, prefetch: 3, lease: "60 seconds", shutdownGrace: "1500 millis" })
+      yield* process.said("ready")
+      const [short, long, deaf] = yield* Chore.enqueueAll([
+        { name: "short", does: "sleep", ms: 1000 },
+        { name: "long", does: "sleep", ms: 20_000 },
+        { name: "deaf", does: "deaf", ms: 20_000 }
+      ])
+      for (const name of ["short", "long", "deaf"]) yield* process.said(`start ${name}`)
+      const waiting = yield* Chore.enqueueAll([1, 2].map((n) => ({ name: `waiting ${n}`, does: "sleep", ms: 1 } as const)))
+      for (const id of waiting) yield* Workers.settled(id, "running")
+      const signalledAt = monotonicMs()
+      process.child.kill("SIGTERM")
+      for (const id of waiting) yield* Workers.settled(id, "available")
+      const late = yield* Chore.enqueue({ name: "late", does: "sleep", ms: 1 })
+      assert.strictEqual(yield* process.end, 0)
+      assert.isBelow(monotonicMs() - signalledAt, 3000)
+      const states = yield* Effect.forEach([short!, long!, deaf!, late], Workers.stateOf)
+      assert.deepStrictEqual(states, ["completed", "available", "running", "available"])
+      assert.deepStrictEqual(yield* Workers.counters(long!), { attempt: 0, crashAttempt: 0 })
+    }))
+
+  it.effect("SIGINT drains as well, and a second signal ends the process at once", () =>
+    Effect.gen(function*() {
+      const process = yield* run({ shutdownGrace: "30 seconds" })
+      yield* process.said("ready")
+      yield* Chore.enqueue({ name: "slow", does: "sleep", ms: 20_000 })
+      yield* process.said("start slow")
+      process.child.kill("SIGINT")
+      yield* Effect.sleep(1000)
+      assert.isFalse(hasEnded(process))
+      const signalledAt = monotonicMs()
+      process.child.kill("SIGTERM")
+      assert.strictEqual(yield* process.end, 143)
+      assert.isBelow(monotonicMs() - signalledAt, 500)
+    }))
+
+  it.effect("a signal that comes twice in a moment, as through a package manager, is one", () =>
+    Effect.gen(function*() {
+      const process = yield* run({ shutdownGrace: "100 millis" })
+      yield* process.said("ready")
+      process.child.kill("SIGINT")
+      process.child.kill("SIGINT")
+      assert.strictEqual(yield* process.end, 0)
+    }))
+
+  it.effect("a program whose layer fails ends with exit code 1", () =>
+    Effect.gen(function*() {
+      const process = yield* run({ concurrency: 0 })
+      assert.strictEqual(yield* process.end, 1)
+    }))
+
+  it.effect("a job that kills its process starts three times, is quarantined, and takes nothing with it", () =>
+    Effect.gen(function*() {
+      const { url } = yield* TestDatabase.TestDatabase
+      assert.isString(url)
+      const options = { queues: ["pills"], concurrency: 4, lease: "1 second", pollInterval: "100 millis" } as const
+      let deaths = 0
+      const supervise = Effect.forever(Effect.scoped(Effect.gen(function*() {
+        const process = yield* run(options)
+        yield* process.end
+        deaths++
+      })))
+      const normal = yield* Chore.enqueueAll(
+        Array.from({ length: 20 }, (_, n) => ({ name: `normal ${n}`, does: "sleep", ms: 50 } as const)),
+        { queue: "pills" }
+      )
+      const poison = yield* Chore.enqueue({ name: "poison", does: "abort", ms: 0 }, { queue: "pills" })
+      const beside = yield* Chore.enqueueAll(
+        [1, 2].map((n) => ({ name: `beside ${n}`, does: "sleep", ms: 50 } as const)),
+        { queue: "pills", partitionKey: "abort" }
+      )
+      for (let n = 0; n < 2; n++) yield* Effect.forkScoped(supervise)
+      yield* Workers.settled(poison, "quarantined").pipe(Effect.timeout("50 seconds"))
+      for (const id of [...normal, ...beside]) yield* Workers.settled(id, "completed")
+      const { attempt, crashAttempt, fence } = yield* Workers.job(poison)
+      assert.deepStrictEqual([attempt, crashAttempt, fence, deaths], [0, 3, 3, 3])
+    }), 60_000)
+})

@@ -1,0 +1,92 @@
+import { assert, layer } from "@effect/vitest"
+import { Leases, Task } from "@headgate/core"
+import { Deferred, Effect, Schema } from "effect"
+import * as Workers from "./Workers.ts"
+
+const payload = Schema.Void
+
+layer(Workers.layer, { excludeTestServices: true })("Settler", (it) => {
+  it.effect("a settlement whose answer was lost is repeated and counts as done, with and without a row left", () =>
+    Effect.gen(function*() {
+      const { proxy, use } = yield* Workers.throughProxy()
+      for (const retention of ["1 hour", 0] as const) {
+        const task = Task.make(`unanswered:${String(retention).length}`, { payload, retention })
+        const queue = `s1-${String(retention).length}`
+        const gate = yield* Deferred.make<void>()
+        let starts = 0
+        const handler = task.toLayer(() => Effect.andThen(Effect.sync(() => void starts++), Deferred.await(gate)))
+        const worker = yield* use(Workers.start(handler, { queues: [queue], duties: false }))
+        const id = yield* task.enqueue(undefined, { queue })
+        yield* Workers.settled(id, "running")
+        const { fired } = yield* proxy.dropOn({ sql: /evict_at_ms = clock/, moment: "after" })
+        yield* Deferred.succeed(gate, undefined)
+        yield* fired
+        yield* Workers.untilTrue(() => worker.told("JobEnded", id).length > 0, "the end to be told")
+        const state = retention === 0 ? "deleted" : "completed"
+        assert.strictEqual(yield* Workers.stateOf(id), state)
+        assert.deepInclude(worker.told("JobEnded", id)[0], { outcome: "success", state })
+        assert.deepStrictEqual([starts, worker.told("LeaseLost").length], [1, 0])
+      }
+    }))
+
+  it.effect("what ends during an outage is settled when it is over: one start, nothing charged", () =>
+    Effect.gen(function*() {
+      const task = Task.make("outage", { payload })
+      const gate = yield* Deferred.make<void>()
+      let starts = 0
+      const handler = task.toLayer(() => Effect.andThen(Effect.sync(() => void starts++), Deferred.await(gate)))
+      const { proxy, use } = yield* Workers.throughProxy()
+      yield* use(Workers.start(handler, { queues: ["s2"], duties: false }))
+      const ids = yield* task.enqueueAll(Array.from({ length: 5 }), { queue: "s2" })
+      yield* Workers.untilTrue(() => starts === 5, "five handlers")
+      yield* proxy.cut
+      yield* Deferred.succeed(gate, undefined)
+      yield* Effect.sleep(500)
+      yield* proxy.heal
+      for (const id of ids) {
+        yield* Workers.settled(id, "completed")
+        assert.deepStrictEqual(yield* Workers.counters(id), { attempt: 0, crashAttempt: 0 })
+      }
+      assert.strictEqual(starts, 5)
+    }))
+
+  it.effect("a settlement the store cannot take does not hold up those that end with it", () =>
+    Effect.gen(function*() {
+      const task = Task.make("indigestible", { payload: Schema.Int })
+      const gate = yield* Deferred.make<void>()
+      let starts = 0
+      const handler = task.toLayer(() => Effect.andThen(Effect.sync(() => void starts++), Deferred.await(gate)))
+      const ids = yield* task.enqueueAll([0, 1, 2, 3, 4, 5, 6], { queue: "s3" })
+      const leases = yield* Leases
+      const choking = Leases.of({
+        ...leases,
+        settle: (batch) =>
+          batch.some(({ lease }) => lease.jobId === ids[3]) ? Effect.die(new Error("cannot")) : leases.settle(batch)
+      })
+      const worker = yield* Effect.provideService(
+        Workers.start(handler, { queues: ["s3"], duties: false }),
+        Leases,
+        choking
+      )
+      yield* Workers.untilTrue(() => starts === 7, "seven handlers")
+      yield* Deferred.succeed(gate, undefined)
+      for (const id of ids) if (id !== ids[3]) yield* Workers.settled(id, "completed")
+      assert.strictEqual(yield* Workers.stateOf(ids[3]!), "running")
+      assert.strictEqual(worker.told("LeaseLost", ids[3]).length, 1)
+    }))
+
+  it.effect("a refused settlement is told as a lost lease, and the job is left to its new owner", () =>
+    Effect.gen(function*() {
+      const task = Task.make("refused", { payload })
+      const gate = yield* Deferred.make<void>()
+      const handler = task.toLayer(() => Effect.uninterruptible(Deferred.await(gate)))
+      const worker = yield* Workers.start(handler, { queues: ["s4"], duties: false })
+      const id = yield* task.enqueue(undefined, { queue: "s4" })
+      yield* Workers.settled(id, "running")
+      yield* Workers.cancel(id)
+      yield* Deferred.succeed(gate, undefined)
+      yield* Workers.untilTrue(() => worker.told("LeaseLost", id).length > 0, "the loss to be told")
+      assert.strictEqual(yield* Workers.stateOf(id), "cancelled")
+      assert.strictEqual(worker.told("JobEnded", id).length, 0)
+    }))
+})
