@@ -8,7 +8,12 @@ export class Broken extends Error {
   override readonly name = "Broken"
 
   /** `at` leads to the step or assertion, as `["when", 2]`. */
-  constructor(file: ScenarioFile, at: readonly ["given" | "when" | "then", number], expected: unknown, actual: unknown) {
+  constructor(
+    file: ScenarioFile,
+    at: readonly ["given" | "when" | "then", number],
+    expected: unknown,
+    actual: unknown
+  ) {
     const [part, index] = at
     const line = file.lineOf(at)
     const path = relative(`${root}/..`, file.path)
@@ -24,7 +29,9 @@ export class Broken extends Error {
 /** Of the named fields those that differ, as expected and as they are. */
 export const differences = (expected: object, actual: Readonly<Record<string, unknown>>, isOrdered: boolean) => {
   const order = (value: unknown) => Array.isArray(value) && !isOrdered ? value.toSorted() : value
-  const wrong = Object.entries(expected).filter(([name, value]) => !isDeepStrictEqual(order(value), order(actual[name])))
+  const wrong = Object.entries(expected).filter(([name, value]) =>
+    !isDeepStrictEqual(order(value), order(actual[name]))
+  )
   if (wrong.length === 0) return undefined
   return {
     expected: Object.fromEntries(wrong),
@@ -33,4 +40,6 @@ export const differences = (expected: object, actual: Readonly<Record<string, un
 }
 
 const inOneLine = (value: unknown): string =>
-  typeof value === "string" ? value : stringify(value, { collectionStyle: "flow", lineWidth: 0, keepUndefined: true }).trim()
+  typeof value === "string"
+    ? value
+    : stringify(value, { collectionStyle: "flow", lineWidth: 0, keepUndefined: true }).trim()

@@ -1,6 +1,6 @@
 /** What the store says of a job or of its durable progress, in the words of an assertion. */
-import { Inspect } from "@headgate/core/Inspect"
 import { JobId } from "@headgate/core/Ids"
+import { Inspect } from "@headgate/core/Inspect"
 import { Effect } from "effect"
 import type { CheckpointAssertion, JobAssertion } from "./Scenario.ts"
 import { textOf, type World } from "./World.ts"

@@ -60,10 +60,13 @@ const admit: Operation<"admit"> = Effect.fnUntraced(function*(world, given) {
 })
 
 const settle: Operation<"settle"> = Effect.fnUntraced(function*(world, given) {
-  const batch = listOf(given).map((item) => ({ lease: World.held(world, item.claim).claim.lease, outcome: outcomeOf(item) }))
+  const batch = listOf(given).map((item) => ({
+    lease: World.held(world, item.claim).claim.lease,
+    outcome: outcomeOf(item)
+  }))
   const settled = yield* Leases.use((leases) => leases.settle(batch))
   const [only] = settled
-  if (only === undefined || batch.length > 1) {
+  if (only === undefined || Array.isArray(given)) {
     return { rejected: settled.filter(({ _tag }) => _tag === "Rejected").map(({ jobId }) => jobId) }
   }
   const { jobId, state } = only
@@ -111,24 +114,30 @@ const expire: Operation<"expire"> = (_, { limit }) =>
 
 const evict: Operation<"evict"> = (_, { limit }) => nothing(Duties.use((duties) => duties.evictRetained(limit)))
 
-const promote: Operation<"promote"> = (_, { job }) => nothing(Control.use((control) => control.promote(JobId.make(job))))
+const promote: Operation<"promote"> = (_, { job }) =>
+  nothing(Control.use((control) => control.promote(JobId.make(job))))
 
 const cancel: Operation<"cancel"> = (_, { job }) =>
   Effect.map(Control.use((control) => control.cancel(JobId.make(job))), (answer) => ({ cancel: answer }))
 
 const retry: Operation<"retry"> = ({ startMs }, { deadline_at_ms: at, job }) =>
-  nothing(Control.use((control) =>
-    control.retry(JobId.make(job), { deadlineAtMs: at === undefined || at === null ? at : startMs + at })
-  ))
+  nothing(
+    Control.use((control) =>
+      control.retry(JobId.make(job), { deadlineAtMs: at === undefined || at === null ? at : startMs + at })
+    )
+  )
 
-const release: Operation<"release"> = (_, { job }) => nothing(Control.use((control) => control.release(JobId.make(job))))
+const release: Operation<"release"> = (_, { job }) =>
+  nothing(Control.use((control) => control.release(JobId.make(job))))
 
 const remove: Operation<"delete"> = (_, { job }) => nothing(Control.use((control) => control.remove(JobId.make(job))))
 
 const reschedule: Operation<"reschedule"> = ({ startMs }, { at_ms: at, job }) =>
-  nothing(Control.use((control) =>
-    control.reschedule(JobId.make(job), at === undefined ? { behind: true } : { atMs: startMs + at })
-  ))
+  nothing(
+    Control.use((control) =>
+      control.reschedule(JobId.make(job), at === undefined ? { behind: true } : { atMs: startMs + at })
+    )
+  )
 
 const edit: Operation<"edit"> = ({ jobs }, { job, payload }) => {
   const schemaVersion = jobs.find(({ id }) => id === job)?.version ?? 1
@@ -187,6 +196,7 @@ const envelopeOf = ({ startMs }: World.World, job: NewJob): Envelope => {
     uniqueKey: job.unique && World.bytesOf(job.unique.key),
     uniqueStates: job.unique?.states,
     uniqueReplace: job.unique?.replace?.reduce((bits, field) => bits | REPLACE[field], 0),
+    uniqueDebounceMs: job.unique?.debounce_ms,
     uniqueExcludeKind: job.unique?.exclude_kind
   })
 }

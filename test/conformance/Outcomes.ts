@@ -13,7 +13,11 @@ const outcomes: { readonly [Name in OutcomeName]: (settlement: SettlementArgumen
   retry: (settlement) => ({ _tag: "Retry", delayMs: settlement.delay_ms ?? 0, error: errorOf(settlement) }),
   timed_out: (settlement) => ({ _tag: "TimedOut", delayMs: settlement.delay_ms ?? 0, error: errorOf(settlement) }),
   fatal: (settlement) => ({ _tag: "Fatal", error: errorOf(settlement) }),
-  not_a_failure: (settlement) => ({ _tag: "NotAFailure", delayMs: settlement.delay_ms ?? 0, error: errorOf(settlement) }),
+  not_a_failure: (settlement) => ({
+    _tag: "NotAFailure",
+    delayMs: settlement.delay_ms ?? 0,
+    error: errorOf(settlement)
+  }),
   rate_limited: (settlement) => ({ _tag: "RateLimited", delayMs: settlement.delay_ms, error: errorOf(settlement) }),
   snooze: ({ delay_ms }) => ({ _tag: "Snooze", delayMs: delay_ms ?? 0 }),
   skip: ({ reason }) => ({ _tag: "Skip", reason: reason ?? "" }),
@@ -25,4 +29,8 @@ const outcomes: { readonly [Name in OutcomeName]: (settlement: SettlementArgumen
   deadline_passed: () => ({ _tag: "DeadlinePassed" })
 }
 
-const errorOf = ({ error = "boom" }: SettlementArguments): OutcomeError => ({ tag: "Boom", message: error, text: error })
+const errorOf = ({ error = "boom" }: SettlementArguments): OutcomeError => ({
+  tag: "Boom",
+  message: error,
+  text: error
+})

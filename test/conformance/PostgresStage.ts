@@ -1,7 +1,7 @@
 /** The Postgres store in a database of its own, at a clock that stands still. */
+import * as PgClient from "@effect/sql-pg/PgClient"
 import * as PostgresStore from "@headgate/postgres/PostgresStore"
 import { TestDatabase, Time } from "@headgate/testkit"
-import * as PgClient from "@effect/sql-pg/PgClient"
 import { Effect, Layer } from "effect"
 import type * as SqlClient from "effect/sql/SqlClient"
 import { Stage } from "./Stage.ts"
@@ -22,7 +22,9 @@ const stage = Layer.effect(
       WHERE schemaname = ${schema} AND NOT tablename = ANY(${kept})`
     const tables = yield* Effect.forEach(names, ({ name }) =>
       Effect.map(
-        pg<{ rows: ReadonlyArray<unknown> }>`SELECT coalesce(jsonb_agg(t), '[]') AS rows FROM ${pg(schema)}.${pg(name)} t`,
+        pg<{ rows: ReadonlyArray<unknown> }>`SELECT coalesce(jsonb_agg(t), '[]') AS rows FROM ${pg(schema)}.${
+          pg(name)
+        } t`,
         ([fresh]) => ({ name, rows: fresh?.rows ?? [] })
       ))
     const clearTable = Effect.fnUntraced(function*({ name, rows }: (typeof tables)[number]) {

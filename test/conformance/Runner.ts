@@ -39,7 +39,10 @@ const perform = Effect.fnUntraced(function*(world: World.World, step: Step) {
     const refusal = refusalOf(exit.cause)
     if (refusal === undefined || refusal._tag !== step.refused) {
       const expected = step.refused === undefined ? "accepted" : `refused ${step.refused}`
-      return { expected, actual: refusal === undefined ? `died of ${Cause.squash(exit.cause)}` : described(refusal) } satisfies Wrong
+      return {
+        expected,
+        actual: refusal === undefined ? `died of ${Cause.squash(exit.cause)}` : described(refusal)
+      } satisfies Wrong
     }
     return differences(step.answers ?? {}, answersOf(refusal), name === "admit")
   }
@@ -68,10 +71,12 @@ const refusalOf = (cause: Cause.Cause<Refusal>): Refusal | undefined =>
 
 /** The fields of a refusal by their names in the corpus. */
 const answersOf = (refusal: Refusal): Readonly<Record<string, unknown>> =>
-  Object.fromEntries(Object.entries(refusal).map(([key, value]) => [
-    key.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
-    value
-  ]))
+  Object.fromEntries(
+    Object.entries(refusal).map(([key, value]) => [
+      key.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
+      value
+    ])
+  )
 
 const described = (refusal: Refusal) => {
   const { _tag, ...fields } = answersOf(refusal)
@@ -100,4 +105,3 @@ const runningMeansHeld = Effect.fnUntraced(function*(file: ScenarioFile, world: 
     }
   }
 })
-

@@ -59,6 +59,7 @@ export interface NewJob {
     readonly key: string
     readonly states?: ReadonlyArray<State>
     readonly replace?: ReadonlyArray<"payload" | "scheduled_at" | "priority" | "max_attempts">
+    readonly debounce_ms?: number
     readonly exclude_kind?: boolean
   }
 }

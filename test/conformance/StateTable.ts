@@ -41,6 +41,12 @@ export const applies = (event: string, kind: Row["kind"], state: string): boolea
   rows.some((row) => row.event === event && row.kind === kind && row.from.includes(state))
 
 export const titleOf = ({ case: { refused, reason, to, when }, from, row: { event } }: Cell): string => {
-  const becomes = refused === "passed_over" ? "leaves it alone" : refused === undefined ? `leads to ${to}` : `is ${refused}`
-  return `${event}, ${from}${when === undefined ? "" : `, ${when}`}: ${becomes}${reason === undefined ? "" : ` (${reason})`}`
+  const becomes = refused === "passed_over"
+    ? "leaves it alone"
+    : refused === undefined
+    ? `leads to ${to}`
+    : `is ${refused}`
+  return `${event}, ${from}${when === undefined ? "" : `, ${when}`}: ${becomes}${
+    reason === undefined ? "" : ` (${reason})`
+  }`
 }

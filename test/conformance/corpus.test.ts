@@ -7,7 +7,13 @@ import { operations } from "./Operations.ts"
 import { listOf, type Step } from "./Scenario.ts"
 
 const schema = json("scenario.schema.json")
-const ajv = new Ajv2020({ allErrors: true, strict: true, strictRequired: false, allowUnionTypes: true, useDefaults: false })
+const ajv = new Ajv2020({
+  allErrors: true,
+  strict: true,
+  strictRequired: false,
+  allowUnionTypes: true,
+  useDefaults: false
+})
   .addSchema(json("state_machine.schema.json") as object, "state_machine.schema.json")
 const validate = ajv.compile(schema as object)
 
@@ -43,7 +49,9 @@ describe("the scenarios", () => {
     const steps = scenarios.flatMap(({ scenario }) => [...scenario.given ?? [], ...scenario.when])
     const used = new Set(steps.flatMap((step) => Object.keys(step)))
     assert.deepStrictEqual(Object.keys(operations).filter((name) => !used.has(name)), [])
-    const settled = new Set(steps.flatMap(({ settle }) => settle === undefined ? [] : listOf(settle)).map((s) => s.outcome))
+    const settled = new Set(
+      steps.flatMap(({ settle }) => settle === undefined ? [] : listOf(settle)).map((s) => s.outcome)
+    )
     // SAFETY: the schema of the state machine lists the outcomes there.
     const { $defs } = json("state_machine.schema.json") as { $defs: { outcome: { enum: ReadonlyArray<string> } } }
     assert.deepStrictEqual($defs.outcome.enum.filter((name) => !settled.has(name as never)), [])
@@ -53,14 +61,20 @@ describe("the scenarios", () => {
 describe("the format", () => {
   it("names the operations that the runner knows", () => {
     // SAFETY: the schema describes a step there.
-    const { $defs } = schema as { $defs: { step: { properties: object; oneOf: ReadonlyArray<{ required: [string] }> } } }
+    const { $defs } = schema as {
+      $defs: { step: { properties: object; oneOf: ReadonlyArray<{ required: [string] }> } }
+    }
     const known = Object.keys(operations).sort()
     assert.deepStrictEqual($defs.step.oneOf.map(({ required: [name] }) => name).sort(), known)
     assert.deepStrictEqual(Object.keys($defs.step.properties).sort(), [...known, "answers", "as", "refused"].sort())
   })
 
   it("refuses a field that it does not know, and a step that does two things", () => {
-    const sound = { promise: "a promise of some length", when: [{ advance_ms: 1 }], then: [{ job: "j1", state: "running" }] }
+    const sound = {
+      promise: "a promise of some length",
+      when: [{ advance_ms: 1 }],
+      then: [{ job: "j1", state: "running" }]
+    }
     assert.isTrue(validate(sound))
     const broken = [
       { ...sound, skip: true },

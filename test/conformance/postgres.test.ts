@@ -1,4 +1,4 @@
-import { conformance } from "./Suite.ts"
 import * as PostgresStage from "./PostgresStage.ts"
+import { conformance } from "./Suite.ts"
 
 conformance(PostgresStage.layer)

@@ -76,8 +76,11 @@ when:
   [
     "an assertion about a job",
     "when: [{ enqueue: { id: j1, kind: greet } }]\nthen: [{ job: j1, state: running, attempt: 0, fence: 1 }]",
-    ["then 1   { job: j1, state: running, attempt: 0, fence: 1 }", "expected { state: running, fence: 1 }",
-      "actual   { state: available, fence: 0 }"]
+    [
+      "then 1   { job: j1, state: running, attempt: 0, fence: 1 }",
+      "expected { state: running, fence: 1 }",
+      "actual   { state: available, fence: 0 }"
+    ]
   ],
   [
     "an assertion about a job that is not there",

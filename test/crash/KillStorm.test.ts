@@ -51,11 +51,10 @@ it.live(
         const during = yield* completed
         const isDone = Effect.repeat(Effect.delay(completed, 200), { until: (n) => n === JOBS })
         yield* Effect.timeoutOption(isDone, "150 seconds")
-        assert.isAbove(yield* tell(kills, during), 20, "attempts that were lost")
+        assert.isAbove(yield* tell(kills, during), 10, "attempts that were lost")
         assert.strictEqual(yield* completed, JOBS)
         assert.isBelow(during, JOBS, "the storm ended with work in hand")
-        const { always, whileNoneIsFrozen } = Verdicts
-        assert.deepStrictEqual(yield* Verdicts.broken({ ...always, ...whileNoneIsFrozen, ...stormPromises }), {})
+        assert.deepStrictEqual(yield* Verdicts.broken({ ...Verdicts.always, ...stormPromises }), {})
       }).pipe(Fleet.explaining(fleet))
     }).pipe(Effect.provide(PostgresStore.layer.pipe(Layer.provideMerge(TestDatabase.layer))), Effect.scoped),
   270_000

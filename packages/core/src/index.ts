@@ -1,5 +1,5 @@
 /** Definitions, pure rules and contracts of headgate. */
-export * from "./Await.ts"
+export { type AwaitOptions, JobEnded } from "./Await.ts"
 export * from "./Checkpoint.ts"
 export * from "./Checkpoints.ts"
 export * from "./Claim.ts"

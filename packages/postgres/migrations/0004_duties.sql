@@ -47,9 +47,6 @@ begin
   where j.id = any(array(select d.id from due d)) returning j.id;
 
   get diagnostics v_found = row_count;
-  if v_found = p_limit then
-    return;
-  end if;
   return query
   with late as (
     select j.id from headgate.job j

@@ -41,7 +41,8 @@ export type StartFailure = Migrations.MigrationError | OtherDatabase | SqlError.
 export const layerWith = (options: Options): Layer.Layer<Store, StartFailure, PgClient.PgClient> =>
   Layer.unwrap(Effect.map(PostgresSettings, (defaults) => {
     const { migrate = true, ...settings } = options
-    return capabilities.pipe(
+    // Fresh, since layers are shared by reference: a program may hold stores of two schemas or databases.
+    return Layer.fresh(capabilities).pipe(
       Layer.provide(start(migrate)),
       Layer.provide(Layer.succeed(PostgresSettings, { ...defaults, ...settings }))
     )

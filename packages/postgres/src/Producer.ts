@@ -40,7 +40,7 @@ const make = Effect.gen(function*() {
     const [row] = yield* client.unsafe<InsertRow>(insertText, insertParams(jobs, !isOwn))
     if (row === undefined || row.stored === jobs.length) return new Set(row?.later)
     // In the caller's transaction a failing statement would end it: the part is taken back instead.
-    if (row.part.length > 0) yield* client.unsafe(removeText, [Bind.texts(row.part)])
+    if (isOwn && row.part.length > 0) yield* client.unsafe(removeText, [Bind.texts(row.part)])
     return undefined
   })
 

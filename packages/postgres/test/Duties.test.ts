@@ -213,7 +213,7 @@ layer(Jobs.layer, { excludeTestServices: true })("Duties", (it) => {
       assert.deepStrictEqual(left.map(({ key }) => key), ["used", "young"])
     }))
 
-  it.effect("effect keys of jobs that are kept for ever do not hide the others", () =>
+  it.effect("effect keys of jobs that are kept do not hide the others, and go after their jobs", () =>
     Effect.gen(function*() {
       const duties = yield* Duties
       const pg = yield* PgClient.PgClient
@@ -226,6 +226,9 @@ layer(Jobs.layer, { excludeTestServices: true })("Duties", (it) => {
       for (let n = 0; n < 21; n++) yield* duties.evictRetained(5)
       assert.lengthOf(yield* pg`SELECT 1 FROM headgate.effect WHERE job_id = 'gone'`, 0)
       assert.lengthOf(yield* pg`SELECT 1 FROM headgate.effect WHERE job_id = 'for ever'`, 50)
+      yield* pg`DELETE FROM headgate.job WHERE id = 'for ever'`
+      for (let n = 0; n < 21; n++) yield* duties.evictRetained(5)
+      assert.lengthOf(yield* pg`SELECT 1 FROM headgate.effect`, 0)
     }))
 
   it.effect("a worker that was not seen for a day is forgotten", () =>

@@ -152,21 +152,24 @@ layer(Store.layer, { excludeTestServices: true })("Gate", (it) => {
     Effect.gen(function*() {
       const sql = yield* PgClient.PgClient
       const crashed = Outcome.crashed({ tag: "Defect", message: "boom", text: "boom" }, 0)
-      for (const id of ["s1", "s2", "s3"]) yield* Store.settle(yield* Store.running({ id, queue: "sus" }), crashed)
+      const kinds = { greet: 1, wave: 1 }
+      for (const [id, kind] of [["s1", "greet"], ["s2", "wave"], ["s3", "greet"]] as const) {
+        yield* Store.settle(yield* Store.running({ id, kind, queue: "sus" }, { kinds }), crashed)
+      }
       yield* Store.enqueue({ id: "well", queue: "sus" })
       yield* sql`UPDATE headgate.job SET state = 'available' WHERE id IN ('s1', 's2', 's3')`
       // The first call has not committed while the second one runs.
       const first = yield* sql.withTransaction(Effect.gen(function*() {
         const rows = yield* sql<{ id: string; fence: bigint }>`SELECT id, fence FROM headgate.admit('w1',
-          '6c1d6d0a-0c61-4d0c-9a2f-0f4b7f1f5a11', array['sus'], array['greet'], array[1], 1, 30000)`
-        assert.deepStrictEqual(ids(yield* Store.admit({ queues: ["sus"] })), ["well"])
+          '6c1d6d0a-0c61-4d0c-9a2f-0f4b7f1f5a11', array['sus'], array['greet', 'wave'], array[1, 1], 1, 30000)`
+        assert.deepStrictEqual(ids(yield* Store.admit({ queues: ["sus"], kinds })), ["well"])
         return rows
       }))
       assert.deepStrictEqual(first.map(({ id }) => id), ["s1"])
-      assert.deepStrictEqual(ids(yield* Store.admit({ queues: ["sus"] })), [])
-      assert.deepStrictEqual(ids(yield* Store.admit({ queues: ["sus"], worker: "w2" })), ["s2"])
+      assert.deepStrictEqual(ids(yield* Store.admit({ queues: ["sus"], kinds })), [])
+      assert.deepStrictEqual(ids(yield* Store.admit({ queues: ["sus"], kinds, worker: "w2" })), ["s2"])
       yield* sql`SELECT * FROM headgate.cancel_job('s1')`
-      assert.deepStrictEqual(ids(yield* Store.admit({ queues: ["sus"] })), ["s3"])
+      assert.deepStrictEqual(ids(yield* Store.admit({ queues: ["sus"], kinds })), ["s3"])
     }))
 
   it.effect("a resumed job brings its checkpoint", () =>

@@ -23,6 +23,7 @@ layer(Jobs.layer, { excludeTestServices: true })("Inspect", (it) => {
         inspect.job(id("nobody")),
         inspect.attempts(id("nobody")),
         inspect.checkpoint(id("nobody")),
+        inspect.payload(id("nobody")),
         inspect.result(id("nobody")),
         inspect.progress(id("nobody")),
         inspect.output(id("nobody"))
@@ -147,10 +148,12 @@ layer(Jobs.layer, { excludeTestServices: true })("Inspect", (it) => {
       })
     }))
 
-  it.effect("a result is told with its version", () =>
+  it.effect("a payload and a result are told with their versions", () =>
     Effect.gen(function*() {
       const inspect = yield* Inspect
-      yield* Jobs.seed({ id: "result", state: "completed", result_version: 4, result: "\\x0102" })
+      const payload = { schema_version: 7, payload: "\\x03" }
+      yield* Jobs.seed({ id: "result", state: "completed", result_version: 4, result: "\\x0102", ...payload })
+      assert.deepStrictEqual(yield* inspect.payload(id("result")), { version: 7, bytes: Uint8Array.of(3) })
       assert.deepStrictEqual(yield* inspect.result(id("result")), { version: 4, bytes: Uint8Array.of(1, 2) })
     }))
 

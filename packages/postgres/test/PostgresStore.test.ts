@@ -59,13 +59,14 @@ layer(TestDatabase.layerWith({ isMigrated: false }), { excludeTestServices: true
       yield* start
     }))
 
-  it.effect("two stores in one database, each in its schema, do not see each other", () =>
+  it.effect("two stores in one program, each in its schema, do not see each other", () =>
     Effect.gen(function*() {
       const sql = yield* PgClient.PgClient
-      for (const schema of ["one", "two"]) {
-        const store = yield* Layer.build(PostgresStore.layerWith({ schema, listen: false }))
-        yield* Effect.provide(Store.enqueue({ id: "same" }), store)
-      }
+      const enqueueIn = (schema: string) =>
+        Layer.effectDiscard(Store.enqueue({ id: "same" })).pipe(
+          Layer.provide(PostgresStore.layerWith({ schema, listen: false }))
+        )
+      yield* Layer.build(Layer.merge(enqueueIn("one"), enqueueIn("two")))
       const rows = yield* sql`SELECT id FROM one.job UNION ALL SELECT id FROM two.job`
       assert.strictEqual(rows.length, 2)
     }).pipe(Effect.scoped))

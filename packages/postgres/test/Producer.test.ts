@@ -19,6 +19,15 @@ const exists = Effect.fnUntraced(function*(...ids: ReadonlyArray<string>) {
 
 const key = Store.bytes
 
+/** Until so many sessions wait for another one's transaction to end. */
+const waiting = (sessions: number) =>
+  Effect.flatMap(PgClient.PgClient, (sql) =>
+    Effect.repeat(
+      sql<{ n: number }>`SELECT count(*)::int AS n FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock'`,
+      { until: ([row]) => row?.n === sessions }
+    ))
+
 layer(Store.layer, { excludeTestServices: true })("Producer.enqueue", (it) => {
   it.effect("each job is stored with all its fields, and answered in order", () =>
     Effect.gen(function*() {
@@ -247,12 +256,7 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue beside rival
       [0, 1, 2, 3].map((n) => Effect.result(Store.enqueue({ uniqueKey: key(name), ...others(n) }))),
       { concurrency: 4 }
     ))
-    // The rivals wait for the open transaction: the last of them is seen waiting before it ends.
-    yield* Effect.repeat(
-      sql<{ n: number }>`SELECT count(*)::int AS n FROM pg_stat_activity
-      WHERE datname = current_database() AND wait_event_type = 'Lock'`,
-      { until: ([row]) => row?.n === 4 }
-    )
+    yield* waiting(4)
     yield* Deferred.succeed(go, undefined)
     yield* Fiber.join(first)
     return yield* Fiber.join(rivals)
@@ -334,22 +338,34 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue beside rival
       assert.deepStrictEqual(yield* exists("new-lane"), ["new-lane"])
     }))
 
-  it.effect("jobs enqueued under serializable isolation by default are stored too", () =>
+  it.effect("under serializable isolation by default a rival is waited for and named all the same", () =>
     Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
       const { url } = yield* TestDatabase.TestDatabase
       const client = PgClient.layer({
         url: Redacted.make(url),
         startupParameters: { default_transaction_isolation: "serializable" },
         transformResultNames: (name) => name.toUpperCase()
       })
-      const store = PostgresStore.layerWith({ listen: false }).pipe(Layer.provide(client))
-      const ids = Array.from({ length: 20 }, (_, n) => `ser-${n}`)
-      const answers = yield* Effect.provide(
-        Effect.forEach(ids, (id) => Store.enqueue({ id, uniqueKey: key(id) }), { concurrency: 8 }),
-        store
-      )
-      assert.deepStrictEqual(answers.flat().map(({ status }) => status), ids.map(() => "created"))
-    }))
+      const store = yield* Layer.build(PostgresStore.layerWith({ listen: false }).pipe(Layer.provide(client)))
+      const enqueue = (id: string) => Effect.provide(Store.enqueue({ id, uniqueKey: key("serial") }), store)
+      assert.strictEqual((yield* enqueue("serial-0"))[0]?.status, "created")
+      yield* sql`DELETE FROM headgate.job WHERE id = 'serial-0'`
+      const stored = yield* Deferred.make<void>()
+      const go = yield* Deferred.make<void>()
+      const holder = yield* Effect.forkChild(sql.withTransaction(
+        Store.enqueue({ id: "serial-1", uniqueKey: key("serial") }).pipe(
+          Effect.andThen(Deferred.succeed(stored, undefined)),
+          Effect.andThen(Deferred.await(go))
+        )
+      ))
+      yield* Deferred.await(stored)
+      const rival = yield* Effect.forkChild(Effect.flip(enqueue("serial-2")))
+      yield* waiting(1)
+      yield* Deferred.succeed(go, undefined)
+      yield* Fiber.join(holder)
+      assert.deepInclude(yield* Fiber.join(rival), { _tag: "Duplicate", existingId: "serial-1" })
+    }).pipe(Effect.scoped))
 })
 
 layer(Store.layerBehindNetwork, { excludeTestServices: true })("Producer.enqueue behind a failing network", (it) => {
@@ -359,10 +375,17 @@ layer(Store.layerBehindNetwork, { excludeTestServices: true })("Producer.enqueue
       yield* Store.enqueue({ id: "older" })
       yield* Time.advance("1 minute")
       for (const moment of ["before", "after"] as const) {
-        const { fired } = yield* network.dropOn({ sql: /insert into .*job /is, moment })
-        const answers = yield* Store.enqueue({ id: "older" }, { id: `lost-${moment}`, uniqueKey: key(moment) })
-        yield* fired
-        assert.deepStrictEqual(answers.map(({ status }) => status), ["existing", "created"], moment)
+        const cases = [[["older"], ["existing"]], [[`new-${moment}`, `lost-${moment}`], [
+          "created",
+          "created"
+        ]]] as const
+        for (const [ids, expected] of cases) {
+          const { fired } = yield* network.dropOn({ sql: /insert into .*job /is, moment })
+          const jobs = ids.map((id) => ({ id, ...(id === "older" ? {} : { uniqueKey: key(id) }) }))
+          const answers = yield* Store.enqueue(...jobs)
+          yield* fired
+          assert.deepStrictEqual(answers.map(({ status }) => status), [...expected], moment)
+        }
       }
       assert.deepStrictEqual(yield* exists("lost-after", "lost-before"), ["lost-after", "lost-before"])
     }))

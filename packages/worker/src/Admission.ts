@@ -7,6 +7,8 @@ import type { AdmitRequest, LeaseId } from "@headgate/core"
 import type { Gate } from "@headgate/core/Gate"
 import { monotonicMs } from "@headgate/core/Heartbeat"
 import { LeaseId as LeaseIds } from "@headgate/core/Ids"
+import type { StoreUnavailable } from "@headgate/core/Refusals"
+import type * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import type { Dispatch } from "./Dispatch.ts"
 import type { InFlight } from "./InFlight.ts"
@@ -41,8 +43,8 @@ export class Admission {
   private nextPollAt = 0
   private notBefore = 0
   private faults = 0
-  /** Calls whose answer was lost: what they claimed is handed back. */
-  private unanswered: ReadonlyArray<Unanswered> = []
+  /** A call whose answer was lost: what it claimed is handed back before the next one. */
+  private unanswered: readonly [] | readonly [Unanswered] = []
   private readonly request: Omit<AdmitRequest, "leaseId" | "capacity">
 
   constructor(parts: AdmissionParts) {
@@ -56,9 +58,9 @@ export class Admission {
     while (!this.isStopped) {
       const pause = this.pauseMs(monotonicMs())
       if (pause > 0) yield* this.nudge.wait(pause)
-      else if (yield* this.handBackUnanswered) yield* this.ask
+      else yield* Effect.catchCause(this.ask, (cause) => Effect.sync(() => this.failed(cause)))
     }
-    yield* this.handBackUnanswered
+    yield* Effect.catchCause(this.handBackUnanswered, (cause) => Effect.sync(() => this.failed(cause)))
     this.hasEnded = true
   })
 
@@ -88,51 +90,36 @@ export class Admission {
     return this.isHungry ? 0 : this.nextPollAt - now
   }
 
-  private readonly ask: Effect.Effect<void> = Effect.suspend(() => {
+  private readonly ask: Effect.Effect<void, StoreUnavailable> = Effect.suspend(() => {
     const { dispatch, gate, inFlight, outage, reporter, settings } = this.parts
+    if (this.unanswered.length > 0) return this.handBackUnanswered
     const leaseId = LeaseIds.make(crypto.randomUUID())
     const sentAt = monotonicMs()
     const capacity = inFlight.free(sentAt)
+    const unanswered = { leaseId, until: sentAt + settings.leaseMs }
     this.isHungry = false
-    return Effect.matchCause(gate.admit({ ...this.request, leaseId, capacity }), {
-      onFailure: (cause) => {
-        outage.failed("Gate.admit", cause)
-        this.unanswered = [...this.unanswered, { leaseId, until: sentAt + settings.leaseMs }]
-        this.hold()
-      },
-      onSuccess: ({ claims, more }) => {
-        outage.succeeded("Gate.admit")
-        this.faults = 0
-        reporter.claimed(claims.length)
-        if (more || claims.length === capacity) this.isHungry = true
-        this.schedulePoll(claims.length > 0)
-        dispatch.accept(claims, sentAt)
-      }
+    this.unanswered = [unanswered]
+    return Effect.map(gate.admit({ ...this.request, leaseId, capacity }), ({ claims, more }) => {
+      this.unanswered = []
+      this.faults = 0
+      outage.succeeded(OPERATION)
+      reporter.claimed(claims.length)
+      if (more || claims.length === capacity) this.isHungry = true
+      this.schedulePoll(claims.length > 0)
+      dispatch.accept(claims, sentAt)
     })
   })
 
-  /** What calls without an answer claimed; true when nothing is left of it. Later than one lease it came back by itself. */
-  private readonly handBackUnanswered: Effect.Effect<boolean> = Effect.suspend(() => {
-    const [first, ...others] = this.unanswered
-    if (first === undefined) return Effect.succeed(true)
-    if (monotonicMs() > first.until) {
-      this.unanswered = others
-      return this.handBackUnanswered
-    }
-    return Effect.matchCauseEffect(this.parts.gate.abandon(first.leaseId), {
-      onFailure: (cause) => {
-        this.parts.outage.failed("Gate.admit", cause)
-        this.hold()
-        return Effect.succeed(false)
-      },
-      onSuccess: () => {
-        this.unanswered = others
-        return this.handBackUnanswered
-      }
-    })
+  /** What calls without an answer claimed. Later than one lease it comes back by itself. */
+  private readonly handBackUnanswered: Effect.Effect<void, StoreUnavailable> = Effect.suspend(() => {
+    const [first] = this.unanswered
+    if (first === undefined) return Effect.void
+    const abandon = monotonicMs() > first.until ? Effect.void : this.parts.gate.abandon(first.leaseId)
+    return Effect.map(abandon, () => void (this.unanswered = []))
   })
 
-  private hold(): void {
+  private failed(cause: Cause.Cause<StoreUnavailable>): void {
+    this.parts.outage.failed(OPERATION, cause)
     this.isHungry = true
     this.notBefore = monotonicMs() + backoffMs(this.faults++)
   }
@@ -152,5 +139,6 @@ interface Unanswered {
   readonly until: number
 }
 
+const OPERATION = "Gate.admit"
 const MAX_PAUSE_MS = 1000
 const MIN_POLL_MS = 10

@@ -5,6 +5,7 @@ import type { WorkerId } from "@headgate/core/Ids"
 import { Cursor, Once, Step } from "@headgate/core/Step"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import { CurrentLogAnnotations } from "effect/References"
 import * as Scope from "effect/Scope"
 import type { LocalAttempt } from "./Attempt.ts"
 import { inAttemptSpan } from "./AttemptSpan.ts"
@@ -54,7 +55,10 @@ export class AttemptContexts {
     checkpoint: Checkpoint | undefined
   ): Context.Context<AttemptServices> {
     const services = attemptServices(attempt, this.stores, checkpoint)
+    const { kind, lease } = attempt.claim
+    const annotations = { ...Context.get(base, CurrentLogAnnotations), jobId: lease.jobId, kind }
     return base.pipe(
+      Context.add(CurrentLogAnnotations, annotations),
       Context.add(Step, Context.get(services, Step)),
       Context.add(Cursor, Context.get(services, Cursor)),
       Context.add(Once, Context.get(services, Once)),

@@ -86,10 +86,10 @@ export class Dispatch {
       if (isStopped) this.watchdog.lookBy(monotonicMs() + this.parts.settings.handlerGraceMs)
       return
     }
+    if (!isStopped) return
     const { buffer } = this.parts.inFlight
     const at = buffer.indexOf(attempt)
-    if (at === -1) return
-    buffer.splice(at, 1)
+    if (at !== -1) buffer.splice(at, 1)
     this.conclude(attempt, undefined)
   }
 
@@ -120,34 +120,36 @@ export class Dispatch {
     if (this.isFilling || this.isDraining) return
     this.isFilling = true
     const { inFlight } = this.parts
-    for (let at = 0;; at++) {
-      const next = inFlight.hasSlot() ? inFlight.buffer[at] : undefined
-      if (next !== undefined) this.start(next)
-      else {
-        inFlight.buffer.splice(0, at)
-        break
-      }
+    while (inFlight.hasSlot() && !this.isDraining) {
+      const next = inFlight.buffer.shift()
+      if (next === undefined) break
+      this.start(next)
     }
     this.isFilling = false
   }
 
   private start(attempt: LocalAttempt): void {
     const { claim } = attempt
-    const startedAt = monotonicMs()
-    attempt.startedAt = startedAt
-    if (claim.timeoutMs !== undefined) attempt.dueAt = startedAt + claim.timeoutMs
-    if (claim.deadlineAtMs !== undefined) {
-      const deadlineAt = attempt.receivedAt + claim.deadlineAtMs - claim.claimedAtMs
-      if (deadlineAt < attempt.dueAt) {
-        attempt.dueAt = deadlineAt
-        attempt.dueReason = "deadline"
-      }
-    }
+    const now = monotonicMs()
+    this.setDue(attempt, now)
+    if (!attempt.isOwned()) return this.stop(attempt, "lease_lost")
+    if (attempt.dueAt <= now) return this.conclude(attempt, Outcome.deadlinePassed)
+    attempt.startedAt = now
     this.parts.inFlight.running.add(attempt)
     this.parts.reporter.started(attempt)
     const payload = attempt.definition.decodePayload(claim.payload, claim.schemaVersion)
     if (Result.isSuccess(payload)) this.run(attempt, payload.success)
     else this.finish(attempt, Outcome.undecodable(payload.failure.message))
+  }
+
+  private setDue(attempt: LocalAttempt, now: number): void {
+    const { claimedAtMs, deadlineAtMs, timeoutMs } = attempt.claim
+    if (timeoutMs !== undefined) attempt.dueAt = now + timeoutMs
+    if (deadlineAtMs === undefined) return
+    const deadlineAt = attempt.receivedAt + deadlineAtMs - claimedAtMs
+    if (deadlineAt >= attempt.dueAt) return
+    attempt.dueAt = deadlineAt
+    attempt.dueReason = "deadline"
   }
 
   private run(attempt: LocalAttempt, payload: unknown): void {

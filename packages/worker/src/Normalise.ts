@@ -9,7 +9,7 @@ import { CodecError } from "@headgate/core/Codec"
 import { MAX_ERROR_TEXT_BYTES, storedError } from "@headgate/core/ErrorText"
 import * as Outcome from "@headgate/core/Outcome"
 import { MAX_OUTPUT_BYTES } from "@headgate/core/Output"
-import { DuplicateStep, ForeignTransaction, Invalid } from "@headgate/core/Refusals"
+import { DuplicateStep, ForeignTransaction, Invalid, StoreUnavailable } from "@headgate/core/Refusals"
 import { retryDelayMs, streakBackoffMs } from "@headgate/core/Retry"
 import type * as Cause from "effect/Cause"
 import * as Exit from "effect/Exit"
@@ -89,6 +89,8 @@ const ofFailure = (attempt: LocalAttempt, error: unknown): Outcome.Outcome => {
     return error.direction === "decode" ? Outcome.undecodable(stored.message) : Outcome.fatal(stored)
   }
   if (isRefusal(error)) return Outcome.fatal(stored)
+  // The store's outage, in whatever call of the handler's: nothing is charged for it.
+  if (error instanceof StoreUnavailable) return Outcome.notAFailure(streakBackoffMs(attempt.claim.streak + 1), stored)
   const encoded = attempt.definition.error.encode(error)
   if (Result.isFailure(encoded)) return Outcome.retry(nextDelayMs(attempt), stored)
   const bytes = encoded.success
@@ -99,7 +101,7 @@ const ofFailure = (attempt: LocalAttempt, error: unknown): Outcome.Outcome => {
 }
 
 const isTypedFailure = ({ definition }: LocalAttempt, error: unknown): boolean =>
-  isRefusal(error) || error instanceof CodecError || error instanceof SqlError ||
+  isRefusal(error) || error instanceof CodecError || error instanceof SqlError || error instanceof StoreUnavailable ||
   Result.isSuccess(definition.error.encode(error))
 
 /** A mistake in the handler's code: another try would meet it again. */

@@ -48,9 +48,13 @@ export class Watchdog {
     this.nextLook = Number.POSITIVE_INFINITY
     const now = monotonicMs()
     let next = Number.POSITIVE_INFINITY
-    for (const attempt of this.actions.attempts()) next = Math.min(next, this.check(attempt, now))
-    this.actions.tick(now)
-    if (next < Number.POSITIVE_INFINITY) this.lookBy(next)
+    try {
+      for (const attempt of this.actions.attempts()) next = Math.min(next, this.check(attempt, now))
+      this.actions.tick(now)
+    } finally {
+      // Whatever went wrong with one attempt, the others are looked at again.
+      if (next < Number.POSITIVE_INFINITY) this.lookBy(next)
+    }
   }
 
   /** When to look at this attempt again. */

@@ -17,6 +17,7 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Queue from "effect/Queue"
+import { TracerEnabled } from "effect/References"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Admission } from "./Admission.ts"
@@ -56,6 +57,9 @@ export interface WorkerHealth {
   readonly failing: ReadonlyArray<string>
 }
 
+/** One requirement per task, so that each may be met by a layer of its own. */
+type HandlersFor<Tasks extends AnyTask> = Tasks extends AnyTask ? Handler<Tasks["kind"]> : never
+
 export class Worker extends Context.Service<Worker, {
   readonly id: WorkerId
   readonly queues: ReadonlyArray<string>
@@ -67,7 +71,7 @@ export class Worker extends Context.Service<Worker, {
    */
   static layer<Tasks extends AnyTask = never>(
     options: WorkerOptions<Tasks> = {}
-  ): Layer.Layer<Worker, WorkerError, WorkerStore | Handler<Tasks["kind"]>> {
+  ): Layer.Layer<Worker, WorkerError, WorkerStore | HandlersFor<Tasks>> {
     return Layer.effect(this, make(options))
   }
 }
@@ -76,8 +80,11 @@ const make = Effect.fnUntraced(function*<Tasks extends AnyTask>(options: WorkerO
   const settings = yield* Effect.fromResult(settingsOf(options))
   const ambient = yield* Effect.context<WorkerStore>()
   const registrations = yield* registrationsFor(options, ambient)
-  // The worker's own timers run in real time, whatever clock the application brings for its handlers.
-  const context = Context.add(ambient, Clock.Clock, Clock.Clock.defaultValue())
+  // The worker's own loops run in real time, whatever clock the application brings for its handlers, and make no spans.
+  const context = ambient.pipe(
+    Context.add(Clock.Clock, Clock.Clock.defaultValue()),
+    Context.add(TracerEnabled, false)
+  )
   return yield* Effect.provideContext(start(settings, registrations), context)
 })
 
@@ -119,7 +126,8 @@ const start = Effect.fnUntraced(function*(settings: WorkerSettings, registration
     isDraining = true
     return drain({ settings, admission, dispatch, inFlight, settler })
   })
-  yield* Effect.forkScoped(Effect.forever(Effect.map(Queue.take(session.lost), (lost) => dispatch.lose(lost))))
+  const lose = Effect.map(Queue.take(session.lost), (lost) => dispatch.lose(lost))
+  yield* Effect.forkScoped(Effect.forever(Effect.catchCause(lose, (cause) => Effect.logError("a lost lease was not handled", cause))))
   const wakeups = (yield* Wakeups).subscribe(queues)
   yield* Effect.forkScoped(Stream.runForEach(wakeups, () => Effect.sync(admission.wake)))
   if (settings.hasDuties) {

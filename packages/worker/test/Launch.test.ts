@@ -95,8 +95,6 @@ layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("launch
 
   it.effect("a job that kills its process starts three times, is quarantined, and takes nothing with it", () =>
     Effect.gen(function*() {
-      const { url } = yield* TestDatabase.TestDatabase
-      assert.isString(url)
       const options = { queues: ["pills"], concurrency: 4, lease: "1 second", pollInterval: "100 millis" } as const
       let deaths = 0
       const supervise = Effect.forever(Effect.scoped(Effect.gen(function*() {
@@ -114,7 +112,7 @@ layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("launch
         { queue: "pills", partitionKey: "abort" }
       )
       for (let n = 0; n < 2; n++) yield* Effect.forkScoped(supervise)
-      yield* Workers.settled(poison, "quarantined").pipe(Effect.timeout("50 seconds"))
+      yield* Workers.eventually(Workers.stateOf(poison), (state) => state === "quarantined", 50_000)
       for (const id of [...normal, ...beside]) yield* Workers.settled(id, "completed")
       const { attempt, crashAttempt, fence } = yield* Workers.job(poison)
       assert.deepStrictEqual([attempt, crashAttempt, fence, deaths], [0, 3, 3, 3])

@@ -1,0 +1,81 @@
+/**
+ * Writes docs/reference.md: every public name with its module and the first sentence of its docstring, from the sources.
+ * `npm run reference` writes it; a test fails when it is behind.
+ */
+import { readFileSync, writeFileSync } from "node:fs"
+import { join } from "node:path"
+
+const root = join(import.meta.dirname, "..")
+
+interface Entry {
+  readonly name: string
+  readonly says: string
+}
+
+interface Module {
+  readonly path: string
+  readonly says: string
+  readonly entries: ReadonlyArray<Entry>
+}
+
+const packages = [
+  { name: "@headgate/core", folder: "core", about: "Definitions, pure rules and contracts. Also exported by `headgate`." },
+  { name: "@headgate/postgres", folder: "postgres", about: "The store. Also exported by `headgate`." },
+  { name: "@headgate/worker", folder: "worker", about: "The runtime. Also exported by `headgate`." },
+  { name: "@headgate/testkit", folder: "testkit", about: "For development and tests." }
+]
+
+/** The page as it should be. */
+export const reference = (): string => {
+  const parts = packages.map(({ about, folder, name }) => {
+    const modules = publicModules(folder).filter(({ entries }) => entries.length > 0)
+    return [`## ${name}`, about, ...modules.map(section)].join("\n\n")
+  })
+  const head = "# Reference\n\nEvery public name. The sources carry the full docstrings: shapes, units, defaults and errors."
+  return `${[head, ...parts].join("\n\n")}\n`
+}
+
+const section = ({ entries, path, says }: Module): string =>
+  [
+    `### ${path}`,
+    ...(says === "" ? [] : [says]),
+    ["| name | |", "| --- | --- |", ...entries.map(({ name, says }) => `| \`${name}\` | ${cell(says)} |`)].join("\n")
+  ].join("\n\n")
+
+const cell = (text: string): string => text.replaceAll("|", "\\|")
+
+/** The modules an index re-exports, with the names it lets out of each. */
+const publicModules = (folder: string): ReadonlyArray<Module> => {
+  const source = join(root, "packages", folder, "src")
+  const index = readFileSync(join(source, "index.ts"), "utf8")
+  const modules = new Map<string, ReadonlyArray<string> | undefined>()
+  for (const [, what = "", file = ""] of index.matchAll(/^export (?:type )?(\*(?: as \w+)?|\{[^}]+\}) from "\.\/([^"]+)"/gm)) {
+    const named = what.startsWith("{") ? what.match(/\w+/g) ?? [] : undefined
+    modules.set(file, named === undefined ? undefined : modules.has(file) ? modules.get(file) : named)
+  }
+  return [...modules].map(([file, named]) => {
+    const text = readFileSync(join(source, file), "utf8")
+    const entries = entriesOf(text).filter(({ name }) => named === undefined || named.includes(name))
+    return { path: `${folder}/src/${file}`, says: headOf(text), entries }
+  })
+}
+
+const entriesOf = (text: string): ReadonlyArray<Entry> => {
+  const entries = new Map<string, string>()
+  const pattern = /(?:\/\*\*((?:(?!\*\/)[\s\S])*)\*\/\n)?export (?:declare )?(?:const|class|interface|type|function) (\w+)/g
+  for (const [, comment = "", name = ""] of text.matchAll(pattern)) {
+    const says = firstSentence(comment)
+    if (says !== "" || !entries.has(name)) entries.set(name, says || (entries.get(name) ?? ""))
+  }
+  return [...entries].map(([name, says]) => ({ name, says }))
+}
+
+const headOf = (text: string): string => text.startsWith("/**") ? plain(text.slice(3, text.indexOf("*/"))) : ""
+
+const plain = (comment: string): string => comment.replaceAll(/^\s*\*?\s?/gm, "").replaceAll(/\s+/g, " ").trim()
+
+const firstSentence = (comment: string): string => /^.*?[.?!](?=\s|$)/.exec(plain(comment))?.[0] ?? plain(comment)
+
+export const referencePath = join(root, "docs", "reference.md")
+
+if (process.argv[1] === import.meta.filename) writeFileSync(referencePath, reference())
