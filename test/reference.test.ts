@@ -1,8 +1,8 @@
 import { assert, it } from "@effect/vitest"
-import { readFileSync } from "node:fs"
 import * as core from "@headgate/core"
 import * as postgres from "@headgate/postgres"
 import * as worker from "@headgate/worker"
+import { readFileSync } from "node:fs"
 import { reference, referencePath } from "../scripts/reference.ts"
 
 it("the reference page lists what the sources export, as they describe it", () => {

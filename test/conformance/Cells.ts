@@ -2,6 +2,7 @@
  * The state machine as scenarios: one for each cell, in which its condition holds and those above it do not; and one for
  * each state, in which everything is tried that no row of the table names.
  */
+/* oxlint-disable unicorn/no-thenable -- the last part of a scenario is its `then` */
 import { type OutcomeName, outcomeNames } from "@headgate/core/Outcome"
 import { join } from "node:path"
 import { root, type ScenarioFile } from "./Corpus.ts"

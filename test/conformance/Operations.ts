@@ -194,7 +194,6 @@ const envelopeOf = ({ startMs }: World.World, job: NewJob): Envelope => {
     crashLimit: job.crash_limit ?? 3,
     retentionMs: job.retention_ms ?? 3_600_000,
     uniqueKey: job.unique && World.bytesOf(job.unique.key),
-    uniqueStates: job.unique?.states,
     uniqueReplace: job.unique?.replace?.reduce((bits, field) => bits | REPLACE[field], 0),
     uniqueDebounceMs: job.unique?.debounce_ms,
     uniqueExcludeKind: job.unique?.exclude_kind

@@ -27,14 +27,18 @@ const stage = Layer.effect(
         } t`,
         ([fresh]) => ({ name, rows: fresh?.rows ?? [] })
       ))
-    const clearTable = Effect.fnUntraced(function*({ name, rows }: (typeof tables)[number]) {
+    const restore = Effect.fnUntraced(function*({ name, rows }: (typeof tables)[number]) {
       const table = pg`${pg(schema)}.${pg(name)}`
       yield* pg`DELETE FROM ${table}`
-      if (rows.length === 0) return
       yield* pg`INSERT INTO ${table} OVERRIDING SYSTEM VALUE
         SELECT * FROM jsonb_populate_recordset(NULL::${table}, ${pg.json(rows)})`
     })
-    const clear = pg.withTransaction(Effect.forEach(tables, clearTable, { discard: true }))
+    const deletions = tables.filter(({ rows }) => rows.length === 0)
+      .map(({ name }, index) => `t${index} AS (DELETE FROM "${schema}"."${name}")`)
+    const clear = pg.withTransaction(Effect.andThen(
+      pg.unsafe(`WITH ${deletions.join(", ")} SELECT 1`),
+      Effect.forEach(tables.filter(({ rows }) => rows.length > 0), restore, { discard: true })
+    ))
     return Stage.of({
       clear: Effect.orDie(Effect.andThen(clear, Effect.provide(Time.freeze(START_MS), context))),
       advance: (ms) => Effect.orDie(Effect.asVoid(Effect.provide(Time.advance(ms), context)))

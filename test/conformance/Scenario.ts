@@ -57,7 +57,6 @@ export interface NewJob {
   readonly retention_ms?: number
   readonly unique?: {
     readonly key: string
-    readonly states?: ReadonlyArray<State>
     readonly replace?: ReadonlyArray<"payload" | "scheduled_at" | "priority" | "max_attempts">
     readonly debounce_ms?: number
     readonly exclude_kind?: boolean

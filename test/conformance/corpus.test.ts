@@ -1,3 +1,4 @@
+/* oxlint-disable unicorn/no-thenable -- the last part of a scenario is its `then` */
 import { assert, describe, it } from "@effect/vitest"
 import { Ajv2020 } from "ajv/dist/2020.js"
 import { globSync, readFileSync } from "node:fs"

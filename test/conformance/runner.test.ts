@@ -1,3 +1,4 @@
+/* oxlint-disable unicorn/no-thenable -- the last part of a scenario is its `then` */
 import { assert, layer } from "@effect/vitest"
 import { Effect } from "effect"
 import { join } from "node:path"

@@ -123,70 +123,111 @@ const allRefused: Effect.Success<ReturnType<typeof sendAll>> = {
   refused: ["LeaseRejected", "LeaseRejected", "LeaseRejected", "LeaseRejected", "LeaseRejected"]
 }
 
-layer(prepared.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices: true })("A blocked event loop", (it) => {
-  it.effect(
-    "a worker that wakes up after its lease writes nothing, whether its job was finished elsewhere or still runs there",
-    () =>
-      Effect.gen(function*() {
-        const { url } = yield* TestDatabase.TestDatabase
-        const site = yield* Site.open(url)
-        const open = yield* Deferred.make<void>()
-        const isOver = yield* Deferred.make<void>()
-        const finish = (id: string) => id === "held" ? Deferred.await(isOver) : Effect.void
-        const second = yield* secondWorkers(site, { open, finish })
-        const first = yield* Child.start(entry, { DATABASE_URL: url, MAX_BLOCKED_MS: "0", SPIN_MS: String(2.5 * LEASE_MS) })
-        yield* site.use(Blocked.enqueue({ fails: false }, { id: "ended" }))
-        yield* site.use(Blocked.enqueue({ fails: true }, { id: "held" }))
-        yield* Watch.untilTrue(() => first.told("started").length === 2, "the first worker to start both jobs")
-        const stale = yield* Effect.forEach(["ended", "held"], leaseOf)
-        yield* Deferred.succeed(open, undefined)
+layer(prepared.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices: true })(
+  "A blocked event loop",
+  (it) => {
+    it.effect(
+      "a worker that wakes up after its lease writes nothing, whether its job was finished elsewhere or still runs there",
+      () =>
+        Effect.gen(function*() {
+          const { url } = yield* TestDatabase.TestDatabase
+          const site = yield* Site.open(url)
+          const open = yield* Deferred.make<void>()
+          const isOver = yield* Deferred.make<void>()
+          const finish = (id: string) => id === "held" ? Deferred.await(isOver) : Effect.void
+          const second = yield* secondWorkers(site, { open, finish })
+          const first = yield* Child.start(entry, {
+            DATABASE_URL: url,
+            MAX_BLOCKED_MS: "0",
+            SPIN_MS: String(2.5 * LEASE_MS)
+          })
+          yield* site.use(Blocked.enqueue({ fails: false }, { id: "ended" }))
+          yield* site.use(Blocked.enqueue({ fails: true }, { id: "held" }))
+          yield* Watch.untilTrue(() => first.told("started").length === 2, "the first worker to start both jobs")
+          const stale = yield* Effect.forEach(["ended", "held"], leaseOf)
+          yield* Deferred.succeed(open, undefined)
 
-        yield* site.use(Watch.reaches("ended", "completed"))
-        yield* Watch.untilTrue(() => second.some((worker) => worker.told("JobStarted", "held").length > 0), "the second start")
-        assert.lengthOf(first.told("tried"), 0, "the first worker still sleeps")
-        const ended = yield* written("ended")
-        assert.deepInclude(ended[0], { state: "completed", result: "\"second\"", message: "second", output: "\"second\"" })
-        assert.deepInclude(ended[0], { attempt: 0, crash_attempt: 1, marks: ["second"] })
+          yield* site.use(Watch.reaches("ended", "completed"))
+          yield* Watch.untilTrue(
+            () => second.some((worker) => worker.told("JobStarted", "held").length > 0),
+            "the second start"
+          )
+          assert.lengthOf(first.told("tried"), 0, "the first worker still sleeps")
+          const ended = yield* written("ended")
+          assert.deepInclude(ended[0], {
+            state: "completed",
+            result: "\"second\"",
+            message: "second",
+            output: "\"second\""
+          })
+          assert.deepInclude(ended[0], { attempt: 0, crash_attempt: 1, marks: ["second"] })
 
-        yield* Watch.untilTrue(() => first.told("tried").length === 2, "the first worker to wake up and try").pipe(
-          Child.explaining(first)
-        )
-        const refused = { progress: "refused", output: "refused", step: "refused", once: "refused", completion: "refused" }
-        for (const line of first.told("tried")) assert.deepInclude(line, refused)
-        // Whatever its process does, the store has the last word.
-        for (const lease of stale) assert.deepStrictEqual(yield* site.use(sendAll(lease)), allRefused)
+          yield* Watch.untilTrue(() => first.told("tried").length === 2, "the first worker to wake up and try").pipe(
+            Child.explaining(first)
+          )
+          const refused = {
+            progress: "refused",
+            output: "refused",
+            step: "refused",
+            once: "refused",
+            completion: "refused"
+          }
+          for (const line of first.told("tried")) assert.deepInclude(line, refused)
+          // Whatever its process does, the store has the last word.
+          for (const lease of stale) assert.deepStrictEqual(yield* site.use(sendAll(lease)), allRefused)
 
-        yield* site.use(Other.enqueue(undefined))
-        yield* Watch.untilTrue(() => first.told("other").length === 1, "the first worker to do other work")
-        assert.isTrue(first.isAlive(), first.complaints())
-        yield* Deferred.succeed(isOver, undefined)
-        yield* site.use(Watch.reaches("held", "completed"))
-        assert.deepStrictEqual(yield* written("ended"), ended)
-        for (const id of ["ended", "held"]) {
-          assert.deepInclude((yield* written(id))[0], { attempt: 0, crash_attempt: 1, fence: 2n, marks: ["second"] })
-          assert.deepStrictEqual(yield* site.use(Watch.result(id)), "second")
-          assert.deepStrictEqual(yield* site.use(Watch.outcomes(id)), ["lease_lost", "success"])
-        }
-        const heard = first.told("event").map(({ event }) => event as { readonly _tag: string; readonly jobId?: string })
-        assert.deepStrictEqual(heard.filter(({ _tag }) => _tag === "LeaseLost").map(({ jobId }) => jobId).sort(), ["ended", "held"])
-        assert.deepStrictEqual(heard.filter(({ _tag, jobId }) => _tag === "JobEnded" && jobId !== undefined && /ended|held/.test(jobId)), [])
-      }).pipe(Effect.scoped),
-    40_000
-  )
+          yield* site.use(Other.enqueue(undefined))
+          yield* Watch.untilTrue(() => first.told("other").length === 1, "the first worker to do other work")
+          assert.isTrue(first.isAlive(), first.complaints())
+          yield* Deferred.succeed(isOver, undefined)
+          yield* site.use(Watch.reaches("held", "completed"))
+          assert.deepStrictEqual(yield* written("ended"), ended)
+          for (const id of ["ended", "held"]) {
+            assert.deepInclude((yield* written(id))[0], { attempt: 0, crash_attempt: 1, fence: 2n, marks: ["second"] })
+            assert.deepStrictEqual(yield* site.use(Watch.result(id)), "second")
+            assert.deepStrictEqual(yield* site.use(Watch.outcomes(id)), ["lease_lost", "success"])
+          }
+          const heard = first.told("event").map(({ event }) =>
+            event as { readonly _tag: string; readonly jobId?: string }
+          )
+          assert.deepStrictEqual(heard.filter(({ _tag }) => _tag === "LeaseLost").map(({ jobId }) => jobId).sort(), [
+            "ended",
+            "held"
+          ])
+          assert.deepStrictEqual(
+            heard.filter(({ _tag, jobId }) => _tag === "JobEnded" && jobId !== undefined && /ended|held/.test(jobId)),
+            []
+          )
+        }).pipe(Effect.scoped),
+      40_000
+    )
 
-  it.effect("a worker that may be blocked keeps its jobs for three leases, beside an idle one", () =>
-    Effect.gen(function*() {
-      const { url } = yield* TestDatabase.TestDatabase
-      const site = yield* Site.open(url)
-      const open = yield* Deferred.make<void>()
-      const second = yield* secondWorkers(site, { open, finish: () => Effect.void })
-      const first = yield* Child.start(entry, { DATABASE_URL: url, SPIN_MS: String(3 * LEASE_MS) })
-      yield* site.use(Blocked.enqueue({ fails: false }, { id: "kept" }))
-      yield* Watch.untilTrue(() => first.told("started").length === 1, "the first worker to start")
-      yield* Deferred.succeed(open, undefined)
-      yield* site.use(Watch.reaches("kept", "completed"))
-      assert.deepInclude((yield* written("kept"))[0], { fence: 1n, attempt: 0, crash_attempt: 0, result: "\"first\"" })
-      assert.lengthOf(second.flatMap((worker) => worker.told("JobStarted", "kept")), 0)
-      assert.lengthOf(first.told("event").filter(({ event }) => JSON.stringify(event).includes("LeaseLost")), 0)
-    }).pipe(Effect.scoped), 30_000)
-})
+    it.effect(
+      "a worker that may be blocked keeps its jobs for three leases, beside an idle one",
+      () =>
+        Effect.gen(function*() {
+          const { url } = yield* TestDatabase.TestDatabase
+          const site = yield* Site.open(url)
+          const open = yield* Deferred.make<void>()
+          const second = yield* secondWorkers(site, {
+            open,
+            finish: () => Effect.void
+          })
+          const first = yield* Child.start(entry, { DATABASE_URL: url, SPIN_MS: String(3 * LEASE_MS) })
+          yield* site.use(Blocked.enqueue({ fails: false }, { id: "kept" }))
+          yield* Watch.untilTrue(() => first.told("started").length === 1, "the first worker to start")
+          yield* Deferred.succeed(open, undefined)
+          yield* site.use(Watch.reaches("kept", "completed"))
+          assert.deepInclude((yield* written("kept"))[0], {
+            fence: 1n,
+            attempt: 0,
+            crash_attempt: 0,
+            result: "\"first\""
+          })
+          assert.lengthOf(second.flatMap((worker) => worker.told("JobStarted", "kept")), 0)
+          assert.lengthOf(first.told("event").filter(({ event }) => JSON.stringify(event).includes("LeaseLost")), 0)
+        }).pipe(Effect.scoped),
+      30_000
+    )
+  }
+)

@@ -91,105 +91,126 @@ const repeat = <A, E, R>(once: (n: number) => Effect.Effect<A, E, R>) =>
 const live = Layer.effectDiscard(Barrier.install).pipe(Layer.provideMerge(TestDatabase.layer))
 
 layer(live, { excludeTestServices: true })("A cancel", (it) => {
-  it.effect("of a job whose claim is not committed yet waits for it, and ends the job all the same", () =>
-    Effect.gen(function*() {
-      const { url } = yield* TestDatabase.TestDatabase
-      const claims = yield* Barrier.make(url, "claimed")
-      const site = yield* Site.open(url)
-      const seen = new Seen()
-      const worker = yield* site.work(seen.handler, settings)
-      const asks = yield* repeat(Effect.fnUntraced(function*() {
-        yield* claims.lower
-        const id = yield* site.use(Race.enqueue("hang"))
-        yield* claims.isReached
-        const asking = yield* Effect.forkChild(site.use(cancel(id)))
-        yield* Barrier.isWaiting("cancel_job")
-        yield* claims.raise
-        return yield* Fiber.join(asking)
-      }))
-      yield* answersHold(asks)
-      assert.deepStrictEqual([...new Set(asks.map(({ answer }) => answer))], ["cancelled"])
-      wereTold(seen, asks)
-      assert.isAtMost(Math.max(0, ...seen.starts.values()), 1)
-      assert.deepStrictEqual(worker.told("JobEnded"), [])
-      yield* worker.stop
-    }).pipe(Effect.scoped), 40_000)
+  it.effect(
+    "of a job whose claim is not committed yet waits for it, and ends the job all the same",
+    () =>
+      Effect.gen(function*() {
+        const { url } = yield* TestDatabase.TestDatabase
+        const claims = yield* Barrier.make(url, "claimed")
+        const site = yield* Site.open(url)
+        const seen = new Seen()
+        const worker = yield* site.work(seen.handler, settings)
+        const asks = yield* repeat(Effect.fnUntraced(function*() {
+          yield* claims.lower
+          const id = yield* site.use(Race.enqueue("hang"))
+          yield* claims.isReached
+          const asking = yield* Effect.forkChild(site.use(cancel(id)))
+          yield* Barrier.isWaiting("cancel_job")
+          yield* claims.raise
+          return yield* Fiber.join(asking)
+        }))
+        yield* answersHold(asks)
+        assert.deepStrictEqual([...new Set(asks.map(({ answer }) => answer))], ["cancelled"])
+        wereTold(seen, asks)
+        assert.isAtMost(Math.max(0, ...seen.starts.values()), 1)
+        assert.deepStrictEqual(worker.told("JobEnded"), [])
+        yield* worker.stop
+      }).pipe(Effect.scoped),
+    40_000
+  )
 
-  it.effect("of a claimed job that waits for its slot ends it before its handler starts, or stops the handler", () =>
-    Effect.gen(function*() {
-      const { url } = yield* TestDatabase.TestDatabase
-      const site = yield* Site.open(url)
-      const seen = new Seen()
-      const isFree = yield* Deferred.make<void>()
-      const Busy = Task.make("busy", { payload: Schema.Void, queue: "races", priority: 1 })
-      const handlers = Layer.merge(seen.handler, Busy.toLayer(() => Deferred.await(isFree)))
-      yield* site.use(Busy.enqueue(undefined))
-      const ids = yield* site.use(Race.enqueueAll(Array.from({ length: REPEATS }, () => "hang" as const)))
-      const worker = yield* site.work(handlers, { ...settings, concurrency: 1, prefetch: REPEATS })
-      yield* Watch.until(
-        Effect.map(rows(ids), (all) => [...all.values()].every(({ state }) => state === "running") ? Option.some(0) : Option.none()),
-        "all jobs to be claimed"
-      )
-      assert.strictEqual(seen.starts.size, 0)
-      const half = REPEATS / 2
-      const early = yield* site.use(Effect.forEach(ids.slice(0, half), cancel))
-      yield* Effect.sleep(RENEWAL_MS + SLACK_MS)
-      const late = yield* site.use(Effect.forEach(ids.slice(half), cancel))
-      yield* Deferred.succeed(isFree, undefined)
-      const asks = [...early, ...late]
-      yield* answersHold(asks)
-      assert.deepStrictEqual([...new Set(asks.map(({ answer }) => answer))], ["cancelled"])
-      for (const { id } of early) assert.isFalse(seen.starts.has(id), "the worker was told before there was a slot")
-      yield* Watch.untilTrue(() => worker.told("LeaseLost").length === REPEATS, "the worker to let go of all of them")
-      for (const [id, { reason }] of seen.interruptions) assert.strictEqual(reason, "operator_cancel", id)
-      assert.strictEqual(seen.interruptions.size, seen.starts.size)
-    }).pipe(Effect.scoped), 40_000)
+  it.effect(
+    "of a claimed job that waits for its slot ends it before its handler starts, or stops the handler",
+    () =>
+      Effect.gen(function*() {
+        const { url } = yield* TestDatabase.TestDatabase
+        const site = yield* Site.open(url)
+        const seen = new Seen()
+        const isFree = yield* Deferred.make<void>()
+        const Busy = Task.make("busy", { payload: Schema.Void, queue: "races", priority: 1 })
+        const handlers = Layer.merge(seen.handler, Busy.toLayer(() => Deferred.await(isFree)))
+        yield* site.use(Busy.enqueue(undefined))
+        const ids = yield* site.use(Race.enqueueAll(Array.from({ length: REPEATS }, () => "hang" as const)))
+        const worker = yield* site.work(handlers, { ...settings, concurrency: 1, prefetch: REPEATS })
+        yield* Watch.until(
+          Effect.map(
+            rows(ids),
+            (all) => [...all.values()].every(({ state }) => state === "running") ? Option.some(0) : Option.none()
+          ),
+          "all jobs to be claimed"
+        )
+        assert.strictEqual(seen.starts.size, 0)
+        const half = REPEATS / 2
+        const early = yield* site.use(Effect.forEach(ids.slice(0, half), cancel))
+        yield* Effect.sleep(RENEWAL_MS + SLACK_MS)
+        const late = yield* site.use(Effect.forEach(ids.slice(half), cancel))
+        yield* Deferred.succeed(isFree, undefined)
+        const asks = [...early, ...late]
+        yield* answersHold(asks)
+        assert.deepStrictEqual([...new Set(asks.map(({ answer }) => answer))], ["cancelled"])
+        for (const { id } of early) assert.isFalse(seen.starts.has(id), "the worker was told before there was a slot")
+        yield* Watch.untilTrue(() => worker.told("LeaseLost").length === REPEATS, "the worker to let go of all of them")
+        for (const [id, { reason }] of seen.interruptions) assert.strictEqual(reason, "operator_cancel", id)
+        assert.strictEqual(seen.interruptions.size, seen.starts.size)
+      }).pipe(Effect.scoped),
+    40_000
+  )
 
-  it.effect("of a running job ends it at once, and its handler is told why within one renewal", () =>
-    Effect.gen(function*() {
-      const { url } = yield* TestDatabase.TestDatabase
-      const site = yield* Site.open(url)
-      const seen = new Seen()
-      const worker = yield* site.work(seen.handler, settings)
-      const ids = yield* site.use(Race.enqueueAll(Array.from({ length: REPEATS }, () => "hang" as const)))
-      yield* Watch.untilTrue(() => seen.starts.size === REPEATS, "all handlers to run")
-      const asks = yield* Effect.forEach(ids, (id) => Effect.delay(site.use(cancel(id)), 10))
-      yield* answersHold(asks)
-      assert.deepStrictEqual([...new Set(asks.map(({ answer }) => answer))], ["cancelled"])
-      assert.strictEqual(seen.interruptions.size, REPEATS)
-      wereTold(seen, asks)
-      const lost = worker.told("LeaseLost").map((event) => "reason" in event ? event.reason : "")
-      assert.deepStrictEqual(lost, Array.from({ length: REPEATS }, () => "operator_cancel"))
-    }).pipe(Effect.scoped), 30_000)
+  it.effect(
+    "of a running job ends it at once, and its handler is told why within one renewal",
+    () =>
+      Effect.gen(function*() {
+        const { url } = yield* TestDatabase.TestDatabase
+        const site = yield* Site.open(url)
+        const seen = new Seen()
+        const worker = yield* site.work(seen.handler, settings)
+        const ids = yield* site.use(Race.enqueueAll(Array.from({ length: REPEATS }, () => "hang" as const)))
+        yield* Watch.untilTrue(() => seen.starts.size === REPEATS, "all handlers to run")
+        const asks = yield* Effect.forEach(ids, (id) => Effect.delay(site.use(cancel(id)), 10))
+        yield* answersHold(asks)
+        assert.deepStrictEqual([...new Set(asks.map(({ answer }) => answer))], ["cancelled"])
+        assert.strictEqual(seen.interruptions.size, REPEATS)
+        wereTold(seen, asks)
+        const lost = worker.told("LeaseLost").map((event) => "reason" in event ? event.reason : "")
+        assert.deepStrictEqual(lost, Array.from({ length: REPEATS }, () => "operator_cancel"))
+      }).pipe(Effect.scoped),
+    30_000
+  )
 
-  it.effect("that comes while the end is being committed answers that end, or cancels the retry that it led to", () =>
-    Effect.gen(function*() {
-      const { url } = yield* TestDatabase.TestDatabase
-      const ends = yield* Barrier.make(url, "ended")
-      const site = yield* Site.open(url)
-      const seen = new Seen()
-      yield* site.work(seen.handler, settings)
-      const asks = yield* repeat(Effect.fnUntraced(function*(n) {
-        const how = n % 2 === 0 ? "succeed" : "fail"
-        yield* ends.lower
-        const id = yield* site.use(Race.enqueue(how))
-        yield* ends.isReached
-        const asking = yield* Effect.forkChild(site.use(cancel(id)))
-        yield* Barrier.isWaiting("cancel_job")
-        yield* ends.raise
-        const ask = yield* Fiber.join(asking)
-        assert.strictEqual(ask.answer, how === "succeed" ? "already_completed" : "cancelled")
-        return ask
-      }))
-      // A failure that was stored counts, and is the last thing that happened to the job.
-      yield* Effect.sleep(RENEWAL_MS)
-      const now = yield* rows(asks.map(({ id }) => id))
-      for (const { answer, id } of asks) {
-        const expected = answer === "cancelled" ? { state: "cancelled", attempt: 1 } : { state: "completed", attempt: 0 }
-        assert.deepInclude(now.get(id), { ...expected, fence: 1n, crash_attempt: 0 } as object)
-        assert.strictEqual(seen.starts.get(id), 1)
-      }
-    }).pipe(Effect.scoped), 40_000)
+  it.effect(
+    "that comes while the end is being committed answers that end, or cancels the retry that it led to",
+    () =>
+      Effect.gen(function*() {
+        const { url } = yield* TestDatabase.TestDatabase
+        const ends = yield* Barrier.make(url, "ended")
+        const site = yield* Site.open(url)
+        const seen = new Seen()
+        yield* site.work(seen.handler, settings)
+        const asks = yield* repeat(Effect.fnUntraced(function*(n) {
+          const how = n % 2 === 0 ? "succeed" : "fail"
+          yield* ends.lower
+          const id = yield* site.use(Race.enqueue(how))
+          yield* ends.isReached
+          const asking = yield* Effect.forkChild(site.use(cancel(id)))
+          yield* Barrier.isWaiting("cancel_job")
+          yield* ends.raise
+          const ask = yield* Fiber.join(asking)
+          assert.strictEqual(ask.answer, how === "succeed" ? "already_completed" : "cancelled")
+          return ask
+        }))
+        // A failure that was stored counts, and is the last thing that happened to the job.
+        yield* Effect.sleep(RENEWAL_MS)
+        const now = yield* rows(asks.map(({ id }) => id))
+        for (const { answer, id } of asks) {
+          const expected = answer === "cancelled"
+            ? { state: "cancelled", attempt: 1 }
+            : { state: "completed", attempt: 0 }
+          assert.deepInclude(now.get(id), { ...expected, fence: 1n, crash_attempt: 0 } as object)
+          assert.strictEqual(seen.starts.get(id), 1)
+        }
+      }).pipe(Effect.scoped),
+    40_000
+  )
 
   it.effect("that comes before the end is stored wins: the end is refused", () =>
     Effect.gen(function*() {
@@ -205,7 +226,10 @@ layer(live, { excludeTestServices: true })("A cancel", (it) => {
         const id = yield* site.use(Race.enqueue(n % 2 === 0 ? "succeed" : "fail"))
         yield* Effect.timeout(fired, "5 seconds")
         const ask = yield* site.use(cancel(id))
-        yield* Watch.untilTrue(() => worker.told("LeaseLost", id).length + worker.told("JobEnded", id).length > 0, "the end")
+        yield* Watch.untilTrue(
+          () => worker.told("LeaseLost", id).length + worker.told("JobEnded", id).length > 0,
+          "the end"
+        )
         return ask
       }))
       const won = asks.filter(({ answer, id }) => answer === "cancelled" && worker.told("LeaseLost", id).length === 1)
@@ -215,24 +239,28 @@ layer(live, { excludeTestServices: true })("A cancel", (it) => {
       for (const { id } of won) assert.deepInclude((yield* rows([id])).get(id), { result: null } as object)
     }).pipe(Effect.scoped), 40_000)
 
-  it.effect("given twice at once is answered twice alike, and one of a completed job says so, as often as asked", () =>
-    Effect.gen(function*() {
-      const { url } = yield* TestDatabase.TestDatabase
-      const site = yield* Site.open(url)
-      const seen = new Seen()
-      yield* site.work(seen.handler, settings)
-      const twice = (id: string) => site.use(Effect.all([Watch.cancel(id), Watch.cancel(id)], { concurrency: 2 }))
-      yield* repeat(Effect.fnUntraced(function*(n) {
-        const isRunning = n % 2 === 0
-        const id = yield* site.use(Race.enqueue("hang", isRunning ? {} : { delay: "1 hour" }))
-        if (isRunning) yield* Watch.untilTrue(() => seen.starts.has(id), "the handler to run")
-        assert.deepStrictEqual(yield* twice(id), ["cancelled", "cancelled"])
-        assert.deepStrictEqual(yield* twice(id), ["cancelled", "cancelled"])
-      }))
-      const id = yield* site.use(Race.enqueue("succeed"))
-      yield* site.use(Watch.reaches(id, "completed"))
-      const before = yield* rows([id])
-      assert.deepStrictEqual(yield* twice(id), ["already_completed", "already_completed"])
-      assert.deepStrictEqual(yield* rows([id]), before)
-    }).pipe(Effect.scoped), 40_000)
+  it.effect(
+    "given twice at once is answered twice alike, and one of a completed job says so, as often as asked",
+    () =>
+      Effect.gen(function*() {
+        const { url } = yield* TestDatabase.TestDatabase
+        const site = yield* Site.open(url)
+        const seen = new Seen()
+        yield* site.work(seen.handler, settings)
+        const twice = (id: string) => site.use(Effect.all([Watch.cancel(id), Watch.cancel(id)], { concurrency: 2 }))
+        yield* repeat(Effect.fnUntraced(function*(n) {
+          const isRunning = n % 2 === 0
+          const id = yield* site.use(Race.enqueue("hang", isRunning ? {} : { delay: "1 hour" }))
+          if (isRunning) yield* Watch.untilTrue(() => seen.starts.has(id), "the handler to run")
+          assert.deepStrictEqual(yield* twice(id), ["cancelled", "cancelled"])
+          assert.deepStrictEqual(yield* twice(id), ["cancelled", "cancelled"])
+        }))
+        const id = yield* site.use(Race.enqueue("succeed"))
+        yield* site.use(Watch.reaches(id, "completed"))
+        const before = yield* rows([id])
+        assert.deepStrictEqual(yield* twice(id), ["already_completed", "already_completed"])
+        assert.deepStrictEqual(yield* rows([id]), before)
+      }).pipe(Effect.scoped),
+    40_000
+  )
 })

@@ -60,18 +60,23 @@ interface Network {
 
 class Behind extends Context.Service<Behind, Network>()("test/Behind") {}
 
-const behind = Layer.effect(Behind, Effect.gen(function*() {
-  const sql = yield* PgClient.PgClient
-  yield* sql`CREATE TABLE note (job_id text NOT NULL, what text NOT NULL)`
-  const { url } = yield* TestDatabase.TestDatabase
-  const proxy = yield* TcpProxy.make(url)
-  return { proxy, site: yield* Site.open(proxy.url) }
-}))
+const behind = Layer.effect(
+  Behind,
+  Effect.gen(function*() {
+    const sql = yield* PgClient.PgClient
+    yield* sql`CREATE TABLE note (job_id text NOT NULL, what text NOT NULL)`
+    const { url } = yield* TestDatabase.TestDatabase
+    const proxy = yield* TcpProxy.make(url)
+    return { proxy, site: yield* Site.open(proxy.url) }
+  })
+)
 
 /** The server runs the next statement that matches, once, and its answer is lost with the connection. */
 const loseAnswerTo = (sql: RegExp) =>
-  Effect.flatMap(Behind, ({ proxy }) => Effect.map(proxy.dropOn({ sql, moment: "after" }), ({ fired }) =>
-    Effect.timeout(fired, "5 seconds")))
+  Effect.flatMap(
+    Behind,
+    ({ proxy }) => Effect.map(proxy.dropOn({ sql, moment: "after" }), ({ fired }) => Effect.timeout(fired, "5 seconds"))
+  )
 
 const rows = Effect.fnUntraced(function*(id: string, what: string) {
   const sql = yield* PgClient.PgClient
@@ -105,9 +110,12 @@ layer(live, { excludeTestServices: true })("An enqueue whose answer is lost", (i
     Effect.gen(function*() {
       const { site } = yield* Behind
       yield* site.use(Errand.enqueue("plain", { queue: "batch-known" }))
-      const envelopes = yield* Effect.forEach(Array.from({ length: 100 }), () => Errand.envelope("plain", { queue: "batch" }))
+      const envelopes = yield* Effect.forEach(Array.from({ length: 100 }), () =>
+        Errand.envelope("plain", { queue: "batch" }))
       const fired = yield* loseAnswerTo(insertJob)
-      const answers = yield* site.use(Producer.use((producer) => producer.enqueue(envelopes)))
+      const answers = yield* site.use(Producer.use((producer) =>
+        producer.enqueue(envelopes)
+      ))
       yield* fired
       assert.deepStrictEqual(answers.map(({ id }) => id), envelopes.map(({ id }) => id) as Array<never>)
       assert.deepStrictEqual([...new Set(answers.map(({ status }) => status))], ["created"])
@@ -168,33 +176,43 @@ const inTransaction = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
 
 layer(live, { excludeTestServices: true })("A worker that an answer never reaches", (it) => {
   /** Runs one job through a worker of its own, while the answer to one statement is lost. */
-  const run = Effect.fnUntraced(function*(how: typeof How.Type, lost: RegExp, options: { readonly retention?: number } = {}) {
-    const { site } = yield* Behind
-    const worker = yield* site.work(ErrandHandler, { lease: "2 seconds", pollInterval: "30 seconds", concurrency: 4 })
-    // Everything it does to start has been done once, and it asks for work next when it hears of some.
-    const warm = yield* site.use(Errand.enqueue("plain"))
-    yield* site.use(Watch.reaches(warm, "completed"))
-    yield* Effect.sleep("200 millis")
-    const fired = yield* loseAnswerTo(lost)
-    const id = yield* site.use(Errand.enqueue(how, options))
-    yield* fired
-    yield* site.use(Watch.reaches(id, options.retention === 0 ? "deleted" : "completed"))
-    yield* Watch.untilTrue(() => worker.told("JobEnded", id).some((event) => "state" in event && event.state !== "retryable" &&
-      event.state !== "scheduled"), "the end to be told")
-    const ends = worker.told("JobEnded", id).map((event) => "outcome" in event ? `${event.outcome} ${event.state}` : "")
-    const lostLeases = worker.told("LeaseLost").length
-    const counters = options.retention === 0 ? undefined : yield* site.use(Watch.job(id))
-    yield* worker.stop
-    return {
-      ends,
-      lostLeases,
-      starts: yield* rows(id, "start"),
-      bodies: yield* rows(id, "body"),
-      fence: counters?.fence as number | undefined,
-      attempt: counters?.attempt,
-      crashAttempt: counters?.crashAttempt
+  const run = Effect.fnUntraced(
+    function*(how: typeof How.Type, lost: RegExp, options: { readonly retention?: number } = {}) {
+      const { site } = yield* Behind
+      const worker = yield* site.work(ErrandHandler, { lease: "2 seconds", pollInterval: "30 seconds", concurrency: 4 })
+      // Everything it does to start has been done once, and it asks for work next when it hears of some.
+      const warm = yield* site.use(Errand.enqueue("plain"))
+      yield* site.use(Watch.reaches(warm, "completed"))
+      yield* Effect.sleep("200 millis")
+      const fired = yield* loseAnswerTo(lost)
+      const id = yield* site.use(Errand.enqueue(how, options))
+      yield* fired
+      yield* site.use(Watch.reaches(id, options.retention === 0 ? "deleted" : "completed"))
+      yield* Watch.untilTrue(
+        () =>
+          worker.told("JobEnded", id).some((event) =>
+            "state" in event && event.state !== "retryable" &&
+            event.state !== "scheduled"
+          ),
+        "the end to be told"
+      )
+      const ends = worker.told("JobEnded", id).map((event) =>
+        "outcome" in event ? `${event.outcome} ${event.state}` : ""
+      )
+      const lostLeases = worker.told("LeaseLost").length
+      const counters = options.retention === 0 ? undefined : yield* site.use(Watch.job(id))
+      yield* worker.stop
+      return {
+        ends,
+        lostLeases,
+        starts: yield* rows(id, "start"),
+        bodies: yield* rows(id, "body"),
+        fence: counters?.fence as number | undefined,
+        attempt: counters?.attempt,
+        crashAttempt: counters?.crashAttempt
+      }
     }
-  })
+  )
 
   const clean = { lostLeases: 0, fence: 1, attempt: 0, crashAttempt: 0 }
 
@@ -244,7 +262,13 @@ layer(live, { excludeTestServices: true })("A worker that an answer never reache
   it.effect("sleeps once", () =>
     Effect.gen(function*() {
       const ran = yield* run("sleep", /with wake as/)
-      assert.deepStrictEqual(ran, { ...clean, fence: 2, ends: ["snooze scheduled", "success completed"], starts: 2, bodies: 0 })
+      assert.deepStrictEqual(ran, {
+        ...clean,
+        fence: 2,
+        ends: ["snooze scheduled", "success completed"],
+        starts: 2,
+        bodies: 0
+      })
     }).pipe(Effect.scoped))
 
   it.effect("stores an output again rather than not at all", () =>

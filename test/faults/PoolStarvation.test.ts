@@ -16,10 +16,13 @@ const Hog = Task.make("hog", { payload: Schema.Void, steps: ["work"], queue: "ho
 const HogHandler = Hog.toLayer(Effect.fn(function*() {
   const sql = yield* PgClient.PgClient
   const { id } = yield* Job.facts
-  yield* Hog.step("work", Effect.asVoid(sql.withTransaction(Effect.gen(function*() {
-    yield* sql`INSERT INTO start VALUES (${id})`
-    yield* sql`SELECT pg_sleep(${HELD_MS / 1000}::float8)`
-  }))))
+  yield* Hog.step(
+    "work",
+    Effect.asVoid(sql.withTransaction(Effect.gen(function*() {
+      yield* sql`INSERT INTO start VALUES (${id})`
+      yield* sql`SELECT pg_sleep(${HELD_MS / 1000}::float8)`
+    })))
+  )
 }))
 
 /** The least time any lease had left, in milliseconds, asked for every 50 ms. */
@@ -38,28 +41,35 @@ const table = Layer.effectDiscard(
   Effect.flatMap(PgClient.PgClient, (sql) => sql`CREATE TABLE start (job_id text NOT NULL)`)
 )
 
-layer(table.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices: true })("Handlers that take the whole pool", (it) => {
-  it.effect("renewals and settlements do not wait for them: every job starts once, and no lease comes near its end", () =>
-    Effect.gen(function*() {
-      const { url } = yield* TestDatabase.TestDatabase
-      const sql = yield* PgClient.PgClient
-      const sites = yield* Effect.all([Site.open(url, { pool: POOL }), Site.open(url, { pool: POOL })])
-      const options = { concurrency: POOL, lease: LEASE_MS, maxBlocked: 0, pollInterval: "100 millis" as const }
-      const workers = yield* Effect.forEach(sites, (site) => site.work(HogHandler, options), { concurrency: 2 })
-      const stop = yield* leastLeft(sql)
-      const ids = yield* sites[0].use(Hog.enqueueAll(Array.from({ length: 2 * POOL }, () => undefined)))
-      yield* Effect.forEach(ids, (id) => sites[0].use(Watch.reaches(id, "completed", 3 * HELD_MS)), {
-        concurrency: "unbounded"
-      }).pipe(Effect.timeout("25 seconds"))
-      const least = (yield* stop)()
-      const [starts] = yield* sql`SELECT count(*)::int AS n FROM start`
-      assert.deepStrictEqual(starts, { n: 2 * POOL })
-      assert.deepStrictEqual(yield* Watch.tally("hogs"), { "completed, attempt 0, crash_attempt 0": 2 * POOL })
-      // A renewal is due when three quarters are left.
-      assert.isAbove(least, LEASE_MS / 3)
-      for (const worker of workers) assert.deepStrictEqual(worker.told("LeaseLost"), [])
-    }).pipe(Effect.scoped), 40_000)
-})
+layer(table.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices: true })(
+  "Handlers that take the whole pool",
+  (it) => {
+    it.effect(
+      "renewals and settlements do not wait for them: every job starts once, and no lease comes near its end",
+      () =>
+        Effect.gen(function*() {
+          const { url } = yield* TestDatabase.TestDatabase
+          const sql = yield* PgClient.PgClient
+          const sites = yield* Effect.all([Site.open(url, { pool: POOL }), Site.open(url, { pool: POOL })])
+          const options = { concurrency: POOL, lease: LEASE_MS, maxBlocked: 0, pollInterval: "100 millis" as const }
+          const workers = yield* Effect.forEach(sites, (site) => site.work(HogHandler, options), { concurrency: 2 })
+          const stop = yield* leastLeft(sql)
+          const ids = yield* sites[0].use(Hog.enqueueAll(Array.from({ length: 2 * POOL }, () => undefined)))
+          yield* Effect.forEach(ids, (id) => sites[0].use(Watch.reaches(id, "completed", 3 * HELD_MS)), {
+            concurrency: "unbounded"
+          }).pipe(Effect.timeout("25 seconds"))
+          const least = (yield* stop)()
+          const [starts] = yield* sql`SELECT count(*)::int AS n FROM start`
+          assert.deepStrictEqual(starts, { n: 2 * POOL })
+          assert.deepStrictEqual(yield* Watch.tally("hogs"), { "completed, attempt 0, crash_attempt 0": 2 * POOL })
+          // A renewal is due when three quarters are left.
+          assert.isAbove(least, LEASE_MS / 3)
+          for (const worker of workers) assert.deepStrictEqual(worker.told("LeaseLost"), [])
+        }).pipe(Effect.scoped),
+      40_000
+    )
+  }
+)
 
 /** What became of a start: its failure as text, or what it logged. Not an answer: it hangs. */
 const startOf = (open: Effect.Effect<Site.Site, unknown, Scope.Scope>) =>
@@ -69,22 +79,30 @@ const startOf = (open: Effect.Effect<Site.Site, unknown, Scope.Scope>) =>
   }))
 
 layer(TestDatabase.layer, { excludeTestServices: true })("A connection budget that cannot work", (it) => {
-  it.effect("is refused at the start, with the number, when it leaves the store no connection of its own", () =>
-    Effect.gen(function*() {
-      const { url } = yield* TestDatabase.TestDatabase
-      for (const controlConnections of [0, -1, 1.5, Number.NaN]) {
-        const said = yield* startOf(Site.open(url, { settings: { controlConnections } }))
-        assert.match(said, new RegExp(`controlConnections.*${controlConnections}`, "s"))
-      }
-    }), 30_000)
+  it.effect(
+    "is refused at the start, with the number, when it leaves the store no connection of its own",
+    () =>
+      Effect.gen(function*() {
+        const { url } = yield* TestDatabase.TestDatabase
+        for (const controlConnections of [0, -1, 1.5, Number.NaN]) {
+          const said = yield* startOf(Site.open(url, { settings: { controlConnections } }))
+          assert.match(said, new RegExp(`controlConnections.*${controlConnections}`, "s"))
+        }
+      }),
+    30_000
+  )
 
-  it.effect("is told at the start, with both numbers, when the server allows fewer than the pools may open", () =>
-    Effect.gen(function*() {
-      const server = yield* EmbeddedPostgres.start({ settings: { max_connections: "16" } })
-      const options = { pool: 20, settings: { migrate: true, controlConnections: 4 } }
-      // Beside the pools: the heartbeat's three connections and the listener's.
-      const said = yield* startOf(Site.open(server.url, options))
-      assert.match(said, /\b16\b/)
-      assert.match(said, /\b2[48]\b/)
-    }).pipe(Effect.scoped), 30_000)
+  it.effect(
+    "is told at the start, with both numbers, when the server allows fewer than the pools may open",
+    () =>
+      Effect.gen(function*() {
+        const server = yield* EmbeddedPostgres.start({ settings: { max_connections: "16" } })
+        const options = { pool: 20, settings: { migrate: true, controlConnections: 4 } }
+        // Beside the pools: the heartbeat's three connections and the listener's.
+        const said = yield* startOf(Site.open(server.url, options))
+        assert.match(said, /\b16\b/)
+        assert.match(said, /\b2[48]\b/)
+      }).pipe(Effect.scoped),
+    30_000
+  )
 })

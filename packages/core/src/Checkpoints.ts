@@ -26,7 +26,10 @@ export interface Remap {
 }
 
 export class Checkpoints extends Context.Service<Checkpoints, {
-  /** One answer per write, in order: false means the lease is no longer current and nothing of that write was stored. */
+  /**
+   * One answer per write, in order: false means the lease is no longer current and nothing of that write was stored.
+   * A batch should hold at most one write of a job; more are applied in their order, one statement each.
+   */
   readonly write: (batch: ReadonlyArray<StepWrite>) => Effect.Effect<ReadonlyArray<boolean>, StoreUnavailable>
   /** Stores the wake time and snoozes the job until then, in one statement; the lease ends with it. */
   readonly sleep: (write: SleepWrite) => Effect.Effect<void, LeaseRejected | StoreUnavailable>

@@ -44,7 +44,7 @@ export class Leases extends Context.Service<Leases, {
   /** Extends each lease by `leaseMs` from store time, in one statement; answers which are lost and why. */
   readonly renew: (leases: ReadonlyArray<LeaseRef>, leaseMs: number) => Effect.Effect<Renewal, StoreUnavailable>
   /**
-   * Applies each outcome in one transaction, one answer per settlement in the order given. A refused or repeated item
+   * Applies or refuses each outcome by itself, one answer per settlement in the order given. A refused or repeated item
    * never affects the others. Repeating a settlement whose first answer was lost answers `Applied`.
    */
   readonly settle: (batch: ReadonlyArray<Settlement>) => Effect.Effect<ReadonlyArray<Settled>, StoreUnavailable>

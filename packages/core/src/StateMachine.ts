@@ -139,6 +139,7 @@ export const lifecycleTransition = (
 }
 
 const isOneOf = <S extends State>(state: State | "none", states: ReadonlyArray<S>): state is S =>
+  // SAFETY: widened, to ask about states that are not among them.
   (states as ReadonlyArray<State | "none">).includes(state)
 
 const isDelayed = (ctx: TransitionCtx): boolean => ctx.nextDueMs > ctx.nowMs

@@ -275,7 +275,7 @@ begin
         raise;
       end if;
     end;
-    select h.id into v_holder from headgate.job j join headgate.job h on h.unique_key = j.unique_key and h.id <> j.id
+    select h.id into v_holder from headgate.job j join headgate.job h on h.unique_key = j.unique_key
       where j.id = p_id and h.state in ('pending', 'scheduled', 'available', 'running', 'retryable');
     if found then
       return v_holder;

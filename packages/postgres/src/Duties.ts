@@ -31,7 +31,10 @@ const make = Effect.gen(function*() {
   const promoteDue = statement<PromotedRow>("Duties.promoteDue", "select * from headgate.promote_due($1)")
   const reclaimExpired = statement<ReclaimedRow>("Duties.reclaimExpired", "select * from headgate.reclaim_expired($1)")
   const expireDue = statement<{ job_id: JobId }>("Duties.expireDue", "select * from headgate.expire_due($1)")
-  const evictRetained = statement<{ jobs: number }>("Duties.evictRetained", "select headgate.evict_retained($1) as jobs")
+  const evictRetained = statement<{ jobs: number }>(
+    "Duties.evictRetained",
+    "select headgate.evict_retained($1) as jobs"
+  )
 
   return Duties.of({
     claimDuty: (duty, holder, leaseMs) =>

@@ -104,7 +104,9 @@ const makeBeat = Effect.fnUntraced(function*({ options, report, slots }: LoopOpt
     onFailure: (cause) =>
       Effect.sync(() => {
         // The end of the session closes the connections under a beat.
-        if (isBeating !== false && !Cause.hasInterruptsOnly(cause)) report({ _tag: "Failing", message: Cause.pretty(cause) })
+        if (isBeating !== false && !Cause.hasInterruptsOnly(cause)) {
+          report({ _tag: "Failing", message: Cause.pretty(cause) })
+        }
         isBeating = false
         return false
       })

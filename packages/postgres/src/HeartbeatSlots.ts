@@ -45,7 +45,8 @@ export const view = (memory: SharedArrayBuffer): HeartbeatSlots => {
 }
 
 /** The event loop says that it is not blocked. */
-export const writeTick = (slots: HeartbeatSlots): void => void Atomics.store(slots.tick, 0, BigInt(Math.floor(uptimeMs())))
+export const writeTick = (slots: HeartbeatSlots): void =>
+  void Atomics.store(slots.tick, 0, BigInt(Math.floor(uptimeMs())))
 
 export const readTick = (slots: HeartbeatSlots): number => Number(Atomics.load(slots.tick, 0))
 

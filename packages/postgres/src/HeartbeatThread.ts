@@ -11,7 +11,10 @@ import type { PostgresSettings } from "./Settings.ts"
 /** What the thread is given: plain data and shared memory. */
 export interface ThreadData {
   readonly config:
-    & Omit<PgClient.PgClientConfig, "url" | "password" | "stream" | "types" | "transformResultNames" | "transformQueryNames">
+    & Omit<
+      PgClient.PgClientConfig,
+      "url" | "password" | "stream" | "types" | "transformResultNames" | "transformQueryNames"
+    >
     & { readonly url?: string | undefined; readonly password?: string | undefined }
   readonly settings: PostgresSettings
   readonly options: HeartbeatOptions
@@ -45,20 +48,22 @@ const mostDeaths = 3
 const farewellMillis = 1000
 
 /** Runs the thread; answers the last death when it will not stay alive. Interruption stops it. */
-export const run = Effect.fnUntraced(function*(data: ThreadData, onReport: (report: Report) => void, entry: URL = thread) {
-  let deaths = 0
-  while (true) {
-    let hasBeaten = false
-    const cause = yield* liveOnce(data, entry, (report) => {
-      hasBeaten = true
-      onReport(report)
-    })
-    deaths = hasBeaten ? 0 : deaths + 1
-    if (deaths >= mostDeaths) return cause
-    yield* Effect.logWarning("The heartbeat thread died and is started again", cause)
-    yield* Effect.sleep(100)
+export const run = Effect.fnUntraced(
+  function*(data: ThreadData, onReport: (report: Report) => void, entry: URL = thread) {
+    let deaths = 0
+    while (true) {
+      let hasBeaten = false
+      const cause = yield* liveOnce(data, entry, (report) => {
+        hasBeaten = true
+        onReport(report)
+      })
+      deaths = hasBeaten ? 0 : deaths + 1
+      if (deaths >= mostDeaths) return cause
+      yield* Effect.logWarning("The heartbeat thread died and is started again", cause)
+      yield* Effect.sleep(100)
+    }
   }
-})
+)
 
 /** Answers why the thread ended. */
 const liveOnce = (data: ThreadData, entry: URL, onReport: (report: Report) => void): Effect.Effect<Error> =>

@@ -2,8 +2,8 @@
  * Reads for operators and tests, on the control path. Each is bounded: by a key, by an index of what rests, or by a
  * limit whose being met is said. Payload, result, output and cursor are read only where they are asked for.
  */
-import { type AttemptRecord, Inspect, type JobSummary, type StateCounts, type WorkerMeta } from "@headgate/core/Inspect"
 import type { Fence, JobId } from "@headgate/core/Ids"
+import { type AttemptRecord, Inspect, type JobSummary, type StateCounts, type WorkerMeta } from "@headgate/core/Inspect"
 import { NotFound } from "@headgate/core/Refusals"
 import { State } from "@headgate/core/State"
 import * as Effect from "effect/Effect"
@@ -43,7 +43,10 @@ const make = Effect.gen(function*() {
   )
   const counts = statement<CountRow>("Inspect.counts", countsSql)
   const workers = statement<WorkerRow>("Inspect.workers", workersSql)
-  const unknownKinds = statement<{ queue: string; kind: string; version: number }>("Inspect.unknownKinds", unknownKindsSql)
+  const unknownKinds = statement<{ queue: string; kind: string; version: number }>(
+    "Inspect.unknownKinds",
+    unknownKindsSql
+  )
 
   const one = <Row>(id: JobId, rows: ReadonlyArray<Row>): Effect.Effect<Row, NotFound> => {
     const [row] = rows
@@ -205,8 +208,7 @@ const toAttempt = (row: AttemptRow): ReadonlyArray<AttemptRecord> =>
     errorText: row.error_text ?? undefined
   }]
 
-const toOpaque = ({ bytes, version }: OpaqueRow) =>
-  bytes === null || version === null ? undefined : { version, bytes }
+const toOpaque = ({ bytes, version }: OpaqueRow) => bytes === null || version === null ? undefined : { version, bytes }
 
 const toProgress = (row: ProgressRow) =>
   row.fence === null ? undefined : {
@@ -220,7 +222,10 @@ const toProgress = (row: ProgressRow) =>
 const toCounts = (rows: ReadonlyArray<CountRow>): StateCounts => {
   const found = new Map(rows.map(({ count, state }) => [state, count]))
   // SAFETY: the entries are one for each state.
-  const counts = Object.fromEntries(State.literals.map((state) => [state, found.get(state) ?? 0])) as Record<State, number>
+  const counts = Object.fromEntries(State.literals.map((state) => [state, found.get(state) ?? 0])) as Record<
+    State,
+    number
+  >
   return { counts, approximate: rows.some((row) => row.is_cut) }
 }
 

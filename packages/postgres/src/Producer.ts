@@ -21,6 +21,7 @@ import { ControlSql, inSchema, isConflict, sqlState, toUnavailable } from "./Con
 import { insertParams, insertSql, obstaclesSql, uniqueKey } from "./EnqueueRows.ts"
 import * as Lanes from "./Lanes.ts"
 import { type ReplacedRow, replaceParams, replaceSql } from "./Replace.ts"
+import { refuseUnsupported } from "./Unsupported.ts"
 
 const operation = "Producer.enqueue"
 
@@ -101,6 +102,8 @@ const make = Effect.gen(function*() {
   return Producer.of({
     enqueue: Effect.fn("Producer.enqueue")(function*(batch) {
       yield* Effect.fromResult(validateEnqueue(batch))
+      const unsupported = refuseUnsupported(batch)
+      if (unsupported !== undefined) return yield* unsupported
       const transaction = yield* ambient(application)
       if (transaction === "foreign") return yield* foreignTransaction(operation)
       const answers = yield* Effect.catchTag(store(batch, transaction === "own"), "SqlError", toUnavailable(operation))

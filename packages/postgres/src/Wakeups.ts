@@ -40,7 +40,10 @@ const make = Effect.gen(function*() {
   return Wakeups.of({
     // Wake-ups that were not taken yet are one wake-up.
     subscribe: (queues) =>
-      Stream.callback((wakeups) => listenForEver(config, channel, queues, wakeups), { bufferSize: 1, strategy: "sliding" })
+      Stream.callback((wakeups) => listenForEver(config, channel, queues, wakeups), {
+        bufferSize: 1,
+        strategy: "sliding"
+      })
   })
 })
 

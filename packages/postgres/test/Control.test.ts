@@ -1,3 +1,5 @@
+import * as PgClient from "@effect/sql-pg/PgClient"
+import { assert, layer } from "@effect/vitest"
 import { Control } from "@headgate/core/Control"
 import { fingerprint } from "@headgate/core/Fingerprint"
 import { Gate } from "@headgate/core/Gate"
@@ -5,9 +7,8 @@ import type { JobId } from "@headgate/core/Ids"
 import { Leases } from "@headgate/core/Leases"
 import { success } from "@headgate/core/Outcome"
 import { State } from "@headgate/core/State"
+import { ControlSql } from "@headgate/postgres/ControlSql"
 import { Time } from "@headgate/testkit"
-import * as PgClient from "@effect/sql-pg/PgClient"
-import { assert, layer } from "@effect/vitest"
 import { Deferred, Effect, Exit, Fiber } from "effect"
 import * as Jobs from "./Jobs.ts"
 
@@ -68,11 +69,23 @@ layer(Jobs.layer, { excludeTestServices: true })("Control", (it) => {
       yield* Jobs.seed({ id: "c1", state: "running", retention_ms: 5000, in_progress_step: "a", attempt: 2 })
       const lease = Jobs.lease("c1")
       assert.strictEqual(yield* control.cancel(id("c1")), "cancelled")
-      assert.deepStrictEqual((yield* leases.renew([lease], 1000)).lost, [{ jobId: id("c1"), reason: "operator_cancel" }])
+      assert.deepStrictEqual((yield* leases.renew([lease], 1000)).lost, [{
+        jobId: id("c1"),
+        reason: "operator_cancel"
+      }])
       const [settled] = yield* leases.settle([{ lease, outcome: success }])
       assert.strictEqual(settled?._tag === "Rejected" && settled.state, "cancelled")
       assert.deepStrictEqual(
-        yield* Jobs.columns("c1", "state", "reason", "finished_at_ms", "evict_at_ms", "last_worker", "attempt", "fence"),
+        yield* Jobs.columns(
+          "c1",
+          "state",
+          "reason",
+          "finished_at_ms",
+          "evict_at_ms",
+          "last_worker",
+          "attempt",
+          "fence"
+        ),
         ["cancelled", "operator_cancel", now, now + 5000, "w1", 2, 1]
       )
       const pg = yield* PgClient.PgClient
@@ -137,6 +150,28 @@ layer(Jobs.layer, { excludeTestServices: true })("Control", (it) => {
       const [first, second, third] = yield* Effect.forEach(waiting, Fiber.join)
       assert.deepStrictEqual(first, Exit.succeed("cancelled"))
       for (const exit of [second, third]) assert.match(JSON.stringify(exit), /"WrongState".*"available"/)
+    }))
+
+  it.effect("a move from outside that waits for the end of an attempt finds it ended, and touches nothing", () =>
+    Effect.gen(function*() {
+      const { client } = yield* ControlSql
+      const pg = yield* PgClient.PgClient
+      yield* Jobs.seed({ id: "s1", state: "running" }, { id: "s2" })
+      const moved = yield* Deferred.make<ReadonlyArray<unknown>>()
+      yield* pg.withTransaction(Effect.gen(function*() {
+        yield* pg`UPDATE headgate.job SET state = 'completed', lease_id = null, lease_expires_at_ms = null, worker = null
+          WHERE id = 's1'`
+        yield* pg`SELECT FROM headgate.cancel_job('s2')`
+        const moves = Effect.all([
+          client`SELECT FROM headgate.supersede(ARRAY['s1'])`,
+          client`SELECT FROM headgate.discard(ARRAY['s2'])`
+        ], { concurrency: 2 })
+        yield* Effect.forkDetach(Effect.flatMap(moves, (rows) => Deferred.succeed(moved, rows)))
+        yield* Jobs.waitingForLocks(2)
+      }))
+      assert.deepStrictEqual(yield* Deferred.await(moved), [[], []])
+      assert.deepStrictEqual([yield* Jobs.stateOf("s1"), yield* Jobs.stateOf("s2")], ["completed", "cancelled"])
+      assert.lengthOf(yield* pg`SELECT FROM headgate.attempt WHERE job_id = 's1'`, 0)
     }))
 
   it.effect("a retried job starts anew: counters and end are cleared, its progress is kept", () =>
@@ -249,7 +284,9 @@ layer(Jobs.layer, { excludeTestServices: true })("Control", (it) => {
         const retried = yield* Deferred.make<Exit.Exit<unknown, unknown>>()
         yield* pg.withTransaction(Effect.gen(function*() {
           yield* Jobs.seed({ id: rival, unique_key: key(ends) })
-          yield* Effect.forkDetach(Effect.flatMap(Effect.exit(control.retry(id(old))), (exit) => Deferred.succeed(retried, exit)))
+          yield* Effect.forkDetach(
+            Effect.flatMap(Effect.exit(control.retry(id(old))), (exit) => Deferred.succeed(retried, exit))
+          )
           yield* Jobs.waitingForLocks(1)
           if (ends === "rolls back") return yield* Effect.fail("rolls back" as const)
         })).pipe(Effect.catch((error) => error === "rolls back" ? Effect.void : Effect.fail(error)))
@@ -339,7 +376,9 @@ layer(Jobs.layer, { excludeTestServices: true })("Control", (it) => {
         { ...common, fingerprint: "mine", suspect: false }
       ])
       const bad = [{ bytes: after, schemaVersion: 0 }, { bytes: new Uint8Array(1_048_577), schemaVersion: 1 }]
-      for (const payload of bad) assert.strictEqual((yield* Effect.flip(control.edit(id("e1"), payload)))._tag, "Invalid")
+      for (const payload of bad) {
+        assert.strictEqual((yield* Effect.flip(control.edit(id("e1"), payload)))._tag, "Invalid")
+      }
     }))
 
   it.effect("a removed job is gone with all that belongs to it; one that runs is not removed", () =>
@@ -353,7 +392,9 @@ layer(Jobs.layer, { excludeTestServices: true })("Control", (it) => {
       }
       assert.deepStrictEqual(yield* control.remove(id("x1")), { id: id("x1"), from: "archived", to: "deleted" })
       assert.deepInclude(yield* Effect.flip(control.remove(id("x2"))), { _tag: "WrongState", state: "running" })
-      assert.deepStrictEqual(yield* pg`SELECT job_id FROM headgate.step WHERE job_id IN ('x1', 'x2')`, [{ job_id: "x2" }])
+      assert.deepStrictEqual(yield* pg`SELECT job_id FROM headgate.step WHERE job_id IN ('x1', 'x2')`, [{
+        job_id: "x2"
+      }])
       assert.lengthOf(yield* pg`SELECT 1 FROM headgate.effect WHERE job_id IN ('x1', 'x2')`, 2)
     }))
 
@@ -365,10 +406,11 @@ layer(Jobs.layer, { excludeTestServices: true })("Control", (it) => {
       const replace = (name: string, fields: number) =>
         pg`SELECT from_state, to_state FROM headgate.replace_job(${name}, ${fields}::int, 'new'::bytea, 2, 'fp',
           ${BigInt(now + 5000)}::bigint, 9::smallint, 7)`
-      const seen = () => Jobs.columns("n1", "payload", "fingerprint", "state", "scheduled_at_ms", "priority", "max_attempts")
-      yield* replace("n1", 4)
-      assert.deepStrictEqual(yield* seen(), [key("old"), "f", "available", now, 9, 5])
-      yield* replace("n1", 1 + 8)
+      const seen = () =>
+        Jobs.columns("n1", "payload", "fingerprint", "state", "scheduled_at_ms", "priority", "max_attempts")
+      yield* replace("n1", 8)
+      assert.deepStrictEqual(yield* seen(), [key("old"), "f", "available", now, 1, 7])
+      yield* replace("n1", 1 + 4)
       assert.deepStrictEqual(yield* seen(), [key("new"), "fp", "available", now, 9, 7])
       assert.deepStrictEqual(yield* replace("n1", 2), [{ from_state: "available", to_state: "scheduled" }])
       assert.deepStrictEqual(yield* seen(), [key("new"), "fp", "scheduled", now + 5000, 9, 7])

@@ -1,10 +1,10 @@
+import * as PgClient from "@effect/sql-pg/PgClient"
+import { assert, layer } from "@effect/vitest"
 import { Duties } from "@headgate/core/Duties"
 import { Leases } from "@headgate/core/Leases"
 import { success } from "@headgate/core/Outcome"
 import { EFFECT_RETENTION_MS } from "@headgate/postgres/Duties"
 import { Time } from "@headgate/testkit"
-import * as PgClient from "@effect/sql-pg/PgClient"
-import { assert, layer } from "@effect/vitest"
 import { Effect } from "effect"
 import * as Jobs from "./Jobs.ts"
 

@@ -1,3 +1,5 @@
+import * as PgClient from "@effect/sql-pg/PgClient"
+import { assert, layer } from "@effect/vitest"
 import { Control } from "@headgate/core/Control"
 import { Heartbeat as HeartbeatContract, type HeartbeatOptions, monotonicMs } from "@headgate/core/Heartbeat"
 import { Inspect } from "@headgate/core/Inspect"
@@ -8,8 +10,6 @@ import * as HeartbeatThread from "@headgate/postgres/HeartbeatThread"
 import * as Leases from "@headgate/postgres/Leases"
 import { defaults } from "@headgate/postgres/Settings"
 import { TcpProxy, TestDatabase } from "@headgate/testkit"
-import * as PgClient from "@effect/sql-pg/PgClient"
-import { assert, layer } from "@effect/vitest"
 import { Effect, Layer, Logger, Option, Queue, Redacted, Schedule } from "effect"
 import { execFile } from "node:child_process"
 import { fileURLToPath } from "node:url"
@@ -46,7 +46,9 @@ const running = (id: string, fence = 1) =>
 /** Milliseconds left of the lease in the store. */
 const leftInStore = Effect.fnUntraced(function*(id: string) {
   const pg = yield* PgClient.PgClient
-  const [row] = yield* pg<{ left: bigint }>`SELECT lease_expires_at_ms - headgate.now_ms() AS left FROM headgate.job WHERE id = ${id}`
+  const [row] = yield* pg<
+    { left: bigint }
+  >`SELECT lease_expires_at_ms - headgate.now_ms() AS left FROM headgate.job WHERE id = ${id}`
   return Number(row?.left)
 })
 
@@ -68,7 +70,9 @@ const sweeper = Effect.fnUntraced(function*(times: number) {
   const heard: Array<unknown> = []
   worker.on("message", (message) => void heard.push(message))
   const until = (done: () => boolean) =>
-    Effect.repeat(Effect.sync(done), { until: (isDone) => isDone, schedule: Schedule.spaced(10) }).pipe(Effect.timeout("10 seconds"))
+    Effect.repeat(Effect.sync(done), { until: (isDone) => isDone, schedule: Schedule.spaced(10) }).pipe(
+      Effect.timeout("10 seconds")
+    )
   yield* until(() => heard.length > 0)
   return Effect.as(until(() => Array.isArray(heard.at(-1))), heard).pipe(Effect.map((all) => all.at(-1)))
 })
@@ -327,10 +331,21 @@ layer(Heartbeat.layer.pipe(Layer.provideMerge(Jobs.layer)), { excludeTestService
         process.on("exit", () => console.log(Math.round(performance.now() - end)))
       `
       const output = yield* Effect.callback<string, Error>((resume) => {
-        const args = ["--conditions=headgate-source", "--input-type=module", "-e", program, url, JSON.stringify(options)]
+        const args = [
+          "--conditions=headgate-source",
+          "--input-type=module",
+          "-e",
+          program,
+          url,
+          JSON.stringify(options)
+        ]
         const cwd = fileURLToPath(new URL("..", import.meta.url))
-        execFile(process.execPath, args, { cwd, timeout: 10_000 }, (error, stdout) =>
-          resume(error === null ? Effect.succeed(stdout) : Effect.fail(error)))
+        execFile(
+          process.execPath,
+          args,
+          { cwd, timeout: 10_000 },
+          (error, stdout) => resume(error === null ? Effect.succeed(stdout) : Effect.fail(error))
+        )
       })
       assert.isBelow(Number(output.trim()), 500)
       assert.isUndefined(yield* listed)

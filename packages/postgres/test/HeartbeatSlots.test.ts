@@ -1,6 +1,6 @@
+import { assert, describe, it } from "@effect/vitest"
 import type { Fence, JobId, LeaseId, LeaseRef } from "@headgate/core/Ids"
 import * as Slots from "@headgate/postgres/HeartbeatSlots"
-import { assert, describe, it } from "@effect/vitest"
 
 const lease = (n: number, jobId = `job ${n}`): LeaseRef => ({
   jobId: jobId as JobId,

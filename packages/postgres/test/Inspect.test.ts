@@ -1,19 +1,21 @@
+import * as PgClient from "@effect/sql-pg/PgClient"
+import { assert, layer } from "@effect/vitest"
 import { Inspect } from "@headgate/core/Inspect"
 import type { StoreUnavailable } from "@headgate/core/Refusals"
 import { State } from "@headgate/core/State"
 import { Time } from "@headgate/testkit"
-import * as PgClient from "@effect/sql-pg/PgClient"
-import { assert, layer } from "@effect/vitest"
 import { Effect } from "effect"
 import * as Jobs from "./Jobs.ts"
 
 const id = Jobs.jobId
 
-const worker = Effect.fnUntraced(function*(name: string, seenAtMs: number, known: Record<string, number>, queues = ["default"]) {
-  const pg = yield* PgClient.PgClient
-  yield* pg`INSERT INTO headgate.worker (started_at_ms, seen_at_ms, lease_ms, capacity, running, id, queues, kinds, versions)
+const worker = Effect.fnUntraced(
+  function*(name: string, seenAtMs: number, known: Record<string, number>, queues = ["default"]) {
+    const pg = yield* PgClient.PgClient
+    yield* pg`INSERT INTO headgate.worker (started_at_ms, seen_at_ms, lease_ms, capacity, running, id, queues, kinds, versions)
     VALUES (1, ${BigInt(seenAtMs)}, 1000, 10, 2, ${name}, ${queues}, ${Object.keys(known)}, ${Object.values(known)})`
-})
+  }
+)
 
 layer(Jobs.layer, { excludeTestServices: true })("Inspect", (it) => {
   it.effect("reading a job that does not exist says so, whatever is read", () =>
@@ -163,9 +165,13 @@ layer(Jobs.layer, { excludeTestServices: true })("Inspect", (it) => {
       const pg = yield* PgClient.PgClient
       yield* pg`DELETE FROM headgate.job`
       const queues = { one: 1, two: 2 }
-      yield* Jobs.seed(...Object.entries(queues).flatMap(([queue, count]) =>
-        State.literals.flatMap((state) => Array.from({ length: count }, (_, n) => ({ id: `${queue} ${state} ${n}`, state, queue })))
-      ))
+      yield* Jobs.seed(
+        ...Object.entries(queues).flatMap(([queue, count]) =>
+          State.literals.flatMap((state) =>
+            Array.from({ length: count }, (_, n) => ({ id: `${queue} ${state} ${n}`, state, queue }))
+          )
+        )
+      )
       const all = (count: number) => Object.fromEntries(State.literals.map((state) => [state, count]))
       assert.deepStrictEqual(yield* inspect.counts("two"), { counts: all(2), approximate: false })
       assert.deepStrictEqual(yield* inspect.counts(), { counts: all(3), approximate: false })

@@ -1,4 +1,5 @@
 /** Jobs in any state, written straight into the store, and what became of them. */
+import * as PgClient from "@effect/sql-pg/PgClient"
 import { type Fence, type JobId, JobId as JobIdSchema, LeaseId, type LeaseRef, WorkerId } from "@headgate/core/Ids"
 import type { State } from "@headgate/core/State"
 import * as Announcer from "@headgate/postgres/Announcer"
@@ -10,7 +11,6 @@ import * as Inspect from "@headgate/postgres/Inspect"
 import * as Leases from "@headgate/postgres/Leases"
 import * as Reports from "@headgate/postgres/Reports"
 import { TestDatabase, Time } from "@headgate/testkit"
-import * as PgClient from "@effect/sql-pg/PgClient"
 import { Effect, Layer } from "effect"
 
 /** The store's services over a fresh database. */
@@ -52,7 +52,9 @@ export const seed = Effect.fnUntraced(function*(...jobs: ReadonlyArray<Seed>) {
 /** The row of a job as JSON; undefined when it is gone. */
 export const row = Effect.fnUntraced(function*(id: string) {
   const pg = yield* PgClient.PgClient
-  const rows = yield* pg<{ job: Record<string, unknown> }>`SELECT to_jsonb(j) AS job FROM headgate.job j WHERE j.id = ${id}`
+  const rows = yield* pg<
+    { job: Record<string, unknown> }
+  >`SELECT to_jsonb(j) AS job FROM headgate.job j WHERE j.id = ${id}`
   return rows[0]?.job
 })
 

@@ -390,6 +390,13 @@ layer(Store.layerBehindNetwork, { excludeTestServices: true })("Producer.enqueue
       assert.deepStrictEqual(yield* exists("lost-after", "lost-before"), ["lost-after", "lost-before"])
     }))
 
+  it.effect("a field the store cannot honour is refused, and nothing of the batch is stored", () =>
+    Effect.gen(function*() {
+      const refusal = yield* Effect.flip(Store.enqueue({ id: "honoured" }, { id: "sticky", stickyWorker: "w1" }))
+      assert.deepInclude(refusal, { _tag: "Invalid", field: "stickyWorker" })
+      assert.deepStrictEqual(yield* exists("honoured", "sticky"), [])
+    }))
+
   it.effect("a database out of reach is a typed failure", () =>
     Effect.gen(function*() {
       const network = yield* Store.Network

@@ -1,10 +1,10 @@
-import { Control } from "@headgate/core/Control"
-import { Inspect } from "@headgate/core/Inspect"
-import type { LeaseRef } from "@headgate/core/Ids"
-import { OutputStore, ProgressStore } from "@headgate/core/Reports"
-import { Time } from "@headgate/testkit"
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
+import { Control } from "@headgate/core/Control"
+import type { LeaseRef } from "@headgate/core/Ids"
+import { Inspect } from "@headgate/core/Inspect"
+import { OutputStore, ProgressStore } from "@headgate/core/Reports"
+import { Time } from "@headgate/testkit"
 import { Deferred, Effect, Exit } from "effect"
 import * as Jobs from "./Jobs.ts"
 
@@ -26,7 +26,12 @@ layer(Jobs.layer, { excludeTestServices: true })("Reports", (it) => {
       yield* report(lease, 9)
       yield* put(lease, 9)
       const common = { fence: lease.fence, updatedAtMs: now + 5 }
-      assert.deepStrictEqual(yield* inspect.progress(lease.jobId), { current: 9, total: 10, message: "half", ...common })
+      assert.deepStrictEqual(yield* inspect.progress(lease.jobId), {
+        current: 9,
+        total: 10,
+        message: "half",
+        ...common
+      })
       assert.deepStrictEqual(yield* inspect.output(lease.jobId), { version: 3, bytes: Uint8Array.of(9), ...common })
     }))
 
@@ -61,7 +66,9 @@ layer(Jobs.layer, { excludeTestServices: true })("Reports", (it) => {
         yield* Effect.forkDetach(Effect.flatMap(writes, (all) => Deferred.succeed(exits, all)))
         yield* Jobs.waitingForLocks(2)
       }))
-      for (const exit of yield* Deferred.await(exits)) assert.match(JSON.stringify(exit), /"LeaseRejected".*"cancelled"/)
+      for (const exit of yield* Deferred.await(exits)) {
+        assert.match(JSON.stringify(exit), /"LeaseRejected".*"cancelled"/)
+      }
       assert.lengthOf(yield* pg`SELECT FROM headgate.progress WHERE job_id = 'p5'`, 0)
       yield* control.remove(lease.jobId)
     }))

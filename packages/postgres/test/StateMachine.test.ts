@@ -3,11 +3,13 @@
  * conditions its rows name, and the row must become what core's functions and the table of the corpus both say; where
  * they say nothing, the row must stay as it was, to the last column.
  */
+import * as PgClient from "@effect/sql-pg/PgClient"
+import { assert, layer } from "@effect/vitest"
 import { Control } from "@headgate/core/Control"
 import { Duties } from "@headgate/core/Duties"
 import type { EnvelopeInput } from "@headgate/core/Envelope"
-import { LifecycleEvent } from "@headgate/core/LifecycleEvent"
 import { Leases } from "@headgate/core/Leases"
+import { LifecycleEvent } from "@headgate/core/LifecycleEvent"
 import { type Outcome, outcomeName, outcomeNames } from "@headgate/core/Outcome"
 import { Producer } from "@headgate/core/Producer"
 import { isTerminal, State } from "@headgate/core/State"
@@ -15,8 +17,6 @@ import { lifecycleTransition, type Transition, transition, type TransitionCtx } 
 import type { Store as StoreServices } from "@headgate/core/Store"
 import { effectiveUniqueKey, UNIQUE_REPLACE_PRIORITY, UNIQUE_REPLACE_SCHEDULED_AT } from "@headgate/core/UniqueKey"
 import { type TestDatabase, Time } from "@headgate/testkit"
-import * as PgClient from "@effect/sql-pg/PgClient"
-import { assert, layer } from "@effect/vitest"
 import { Effect, Result } from "effect"
 import { readFileSync } from "node:fs"
 import { parse } from "yaml"
@@ -38,7 +38,9 @@ interface Row {
   readonly event: string
   readonly kind: "outcome" | "lifecycle"
   readonly from: ReadonlyArray<State | "none">
-  readonly cases: ReadonlyArray<{ readonly when?: Condition | "fingerprint_closed"; readonly to?: string; readonly reason?: string }>
+  readonly cases: ReadonlyArray<
+    { readonly when?: Condition | "fingerprint_closed"; readonly to?: string; readonly reason?: string }
+  >
   readonly attempt?: 1 | "reset"
   readonly crash_attempt?: 1 | "reset"
   readonly fence?: 1
@@ -78,7 +80,8 @@ const dueEvents = ["schedule_due", "backoff_due"] as const
 
 /** One sweep does both. */
 const due: Event = {
-  code: (state, ctx) => lifecycleTransition(state, "schedule_due", ctx) ?? lifecycleTransition(state, "backoff_due", ctx),
+  code: (state, ctx) =>
+    lifecycleTransition(state, "schedule_due", ctx) ?? lifecycleTransition(state, "backoff_due", ctx),
   seed: (_, now) => ({ scheduled_at_ms: now }),
   bring: () => Duties.use((duties) => duties.promoteDue(1000))
 }
@@ -92,7 +95,8 @@ const lifecycle: Readonly<Record<LifecycleEvent, Event>> = {
   operator_release: { bring: (trials) => control(trials, (operations, id) => operations.release(id)) },
   operator_delete: { bring: (trials) => control(trials, (operations, id) => operations.remove(id)) },
   edited: {
-    bring: (trials) => control(trials, (operations, id) => operations.edit(id, { bytes: Store.bytes("grace"), schemaVersion: 2 }))
+    bring: (trials) =>
+      control(trials, (operations, id) => operations.edit(id, { bytes: Store.bytes("grace"), schemaVersion: 2 }))
   },
   rescheduled: {
     bring: (trials, now) =>
@@ -152,7 +156,9 @@ layer(Store.layer, { excludeTestServices: true })("the store does what the state
             outcome: outcome._tag === "RateLimited" && facts.has("delayed") ? { ...outcome, delayMs } : outcome
           }))
           const answers = yield* Leases.use((leases) => leases.settle(settlements))
-          const refused = answers.filter(({ _tag }) => _tag === "Rejected").map((answer) => [answer.jobId, answer.state])
+          const refused = answers.filter(({ _tag }) => _tag === "Rejected").map((
+            answer
+          ) => [answer.jobId, answer.state])
           const idle = trials.filter(({ state }) => state !== "running").map(({ id, state }) => [id, state])
           assert.deepStrictEqual(refused, idle, "the refused settlements")
         })
@@ -161,7 +167,12 @@ layer(Store.layer, { excludeTestServices: true })("the store does what the state
 
   for (const event of LifecycleEvent.literals) {
     it.effect(`${event}, from every state under every condition`, () =>
-      tryOut({ kind: "lifecycle", event, code: (state, ctx) => lifecycleTransition(state, event, ctx), ...lifecycle[event] }))
+      tryOut({
+        kind: "lifecycle",
+        event,
+        code: (state, ctx) => lifecycleTransition(state, event, ctx),
+        ...lifecycle[event]
+      }))
   }
 
   it.effect("enqueued, from nothing", () =>
@@ -169,7 +180,11 @@ layer(Store.layer, { excludeTestServices: true })("the store does what the state
       const now = yield* Time.freeze()
       for (const facts of combinations(conditionsOf("lifecycle", "enqueued"))) {
         const id = `new ${[...facts].join(" ")}`
-        yield* enqueue({ id, pending: facts.has("pending_requested"), scheduledAtMs: facts.has("delayed") ? now + 1 : now })
+        yield* enqueue({
+          id,
+          pending: facts.has("pending_requested"),
+          scheduledAtMs: facts.has("delayed") ? now + 1 : now
+        })
         const ctx = contextOf({ id, state: "available", facts }, "enqueued", now)
         const expected = inTable("lifecycle", "none", "enqueued", facts)
         assert.deepStrictEqual(lifecycleTransition("none", "enqueued", ctx), expected)
@@ -180,7 +195,10 @@ layer(Store.layer, { excludeTestServices: true })("the store does what the state
   it.effect("the trials cover every event and every state", () =>
     Effect.sync(() => {
       const tried = [...Object.values(outcomes).map(outcomeName), ...Object.keys(lifecycle)]
-      assert.deepStrictEqual([...new Set(tried)].sort(), [...new Set([...outcomeNames, ...LifecycleEvent.literals])].sort())
+      assert.deepStrictEqual(
+        [...new Set(tried)].sort(),
+        [...new Set([...outcomeNames, ...LifecycleEvent.literals])].sort()
+      )
       assert.deepStrictEqual([...new Set(rows.map(({ event }) => event))].sort(), [...new Set(tried)].sort())
     }))
 })
@@ -211,7 +229,9 @@ const tryOut = Effect.fnUntraced(function*({ bring, code, event, kind, seed }: E
   ).filter(isPossible)
   yield* Jobs.seed(...trials.map((trial) => ({ ...columnsOf(trial, event, now), ...seed?.(trial, now) })))
   const rivals = trials.filter(({ facts }) => facts.has("unique_key_taken"))
-  yield* Jobs.seed(...rivals.map(({ id }) => ({ id: `rival of ${id}`, state: "running" as const, unique_key: uniqueKey(id) })))
+  yield* Jobs.seed(
+    ...rivals.map(({ id }) => ({ id: `rival of ${id}`, state: "running" as const, unique_key: uniqueKey(id) }))
+  )
   const before = yield* allRows
   yield* bring(trials, now)
   const after = yield* allRows
@@ -335,7 +355,10 @@ const conditionsOf = (kind: Row["kind"] | undefined, event: string): ReadonlyArr
 }
 
 const combinations = (conditions: ReadonlyArray<Condition>): ReadonlyArray<ReadonlySet<Condition>> =>
-  Array.from({ length: 2 ** conditions.length }, (_, bits) => new Set(conditions.filter((_, at) => (bits >> at) % 2 === 1)))
+  Array.from(
+    { length: 2 ** conditions.length },
+    (_, bits) => new Set(conditions.filter((_, at) => (bits >> at) % 2 === 1))
+  )
 
 /** Completed and cancelled jobs always have a retention, and nobody takes the key of a job that is not finished. */
 const isPossible = ({ facts, state }: Trial): boolean =>

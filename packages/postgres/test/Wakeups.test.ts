@@ -1,13 +1,13 @@
-import { Wakeups as WakeupsContract } from "@headgate/core/Wakeups"
+import * as PgClient from "@effect/sql-pg/PgClient"
+import { assert, layer } from "@effect/vitest"
 import { Duties } from "@headgate/core/Duties"
+import { Wakeups as WakeupsContract } from "@headgate/core/Wakeups"
 import * as Announcer from "@headgate/postgres/Announcer"
 import * as ControlSql from "@headgate/postgres/ControlSql"
 import * as DutiesLayer from "@headgate/postgres/Duties"
 import { defaults, PostgresSettings } from "@headgate/postgres/Settings"
 import * as Wakeups from "@headgate/postgres/Wakeups"
 import { TcpProxy, TestDatabase } from "@headgate/testkit"
-import * as PgClient from "@effect/sql-pg/PgClient"
-import { assert, layer } from "@effect/vitest"
 import { Effect, Layer, Logger, Option, Queue, Redacted, Schedule, Stream } from "effect"
 import * as Jobs from "./Jobs.ts"
 
@@ -22,16 +22,21 @@ const subscribe = Effect.fnUntraced(function*(...queues: ReadonlyArray<string>) 
   const wakeups = yield* WakeupsContract
   const heard = yield* Queue.unbounded<number>()
   const begin = performance.now()
-  yield* Effect.forkScoped(Stream.runForEach(wakeups.subscribe(queues), () =>
-    Queue.offer(heard, performance.now() - begin)))
+  yield* Effect.forkScoped(
+    Stream.runForEach(wakeups.subscribe(queues), () => Queue.offer(heard, performance.now() - begin))
+  )
   return {
     next: Effect.timeout(Queue.take(heard), "20 seconds"),
     none: Effect.map(Effect.timeoutOption(Queue.take(heard), "150 millis"), Option.isNone),
-    count: Effect.map(Queue.takeAll(heard).pipe(Effect.timeoutOption("50 millis")), (all) => Option.getOrElse(all, () => []).length)
+    count: Effect.map(
+      Queue.takeAll(heard).pipe(Effect.timeoutOption("50 millis")),
+      (all) => Option.getOrElse(all, () => []).length
+    )
   }
 })
 
-const announce = (...queues: ReadonlyArray<string>) => Announcer.Announcer.use((announcer) => announcer.announce(queues))
+const announce = (...queues: ReadonlyArray<string>) =>
+  Announcer.Announcer.use((announcer) => announcer.announce(queues))
 
 /** Builds a layer of its own: nothing is shared with the layer of the test file. */
 const build = Effect.fnUntraced(function*<A, E>(layer: Layer.Layer<A, E>) {
@@ -162,7 +167,11 @@ layer(StoreTest, { excludeTestServices: true })("Wakeups", (it) => {
       assert.isBelow(performance.now() - healed, 2500)
       yield* announce("outage")
       yield* heard.next
-      assert.strictEqual(messages.filter((message) => message.includes("lost its connection")).length, 1, messages.join())
+      assert.strictEqual(
+        messages.filter((message) => message.includes("lost its connection")).length,
+        1,
+        messages.join()
+      )
     }).pipe(Effect.scoped))
 
   it.effect("a connection that went silent is given up within 15 seconds", () =>
@@ -175,7 +184,10 @@ layer(StoreTest, { excludeTestServices: true })("Wakeups", (it) => {
       yield* proxy.blackhole
       yield* announce("silent")
       // As long as the hole is there the proxy keeps its connections, so it is the listener that gives up.
-      yield* Effect.repeat(proxy.connections, { until: (count) => count !== before, schedule: Schedule.spaced("100 millis") })
+      yield* Effect.repeat(proxy.connections, {
+        until: (count) => count !== before,
+        schedule: Schedule.spaced("100 millis")
+      })
         .pipe(Effect.timeout("14 seconds"))
       yield* proxy.heal
       yield* heard.next
@@ -207,8 +219,11 @@ layer(StoreTest, { excludeTestServices: true })("Wakeups", (it) => {
         const heard = yield* subscribe("quiet").pipe(Effect.provideContext(context))
         assert.isTrue(yield* heard.none)
         const pg = yield* PgClient.PgClient
-        assert.lengthOf(yield* pg`SELECT FROM pg_stat_activity
-          WHERE application_name = 'headgate listener' AND datname = current_database()`, 0)
+        assert.lengthOf(
+          yield* pg`SELECT FROM pg_stat_activity
+          WHERE application_name = 'headgate listener' AND datname = current_database()`,
+          0
+        )
       }).pipe(Effect.scoped))
   }
 
