@@ -1,6 +1,6 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
-import { Leases, Task } from "@headgate/core"
+import { Job, Leases, Task } from "@headgate/core"
 import { TestDatabase } from "@headgate/testkit"
 import { Cause, Effect, Exit, Fiber, Layer, Schema } from "effect"
 import * as Site from "./fixtures/Site.ts"
@@ -35,7 +35,9 @@ const query = Effect.gen(function*() {
 const VictimHandler = Victim.toLayer(() =>
   Effect.gen(function*() {
     yield* Effect.repeat(query, { times: 3 })
-    yield* Victim.once("once", query)
+    const sql = yield* PgClient.PgClient
+    const { id } = yield* Job.facts
+    yield* Victim.once("once", Effect.andThen(sql`INSERT INTO effect_of VALUES (${id})`, query))
     yield* Effect.forever(query)
   })
 )
@@ -71,7 +73,9 @@ const interruptCalls = Effect.fnUntraced(function*(id: string, isOver: () => boo
   }
 })
 
-const table = Layer.effectDiscard(Effect.flatMap(PgClient.PgClient, (sql) => sql`CREATE TABLE held (id text NOT NULL)`))
+const table = Layer.effectDiscard(
+  Effect.flatMap(PgClient.PgClient, (sql) => sql`CREATE TABLE effect_of (id text NOT NULL)`)
+)
 
 layer(table.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices: true })(
   "Handlers that are stopped in their queries",
@@ -132,6 +136,9 @@ layer(table.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices:
         FROM headgate.attempt GROUP BY 1, 2`
           assert.deepStrictEqual(ends.map(({ outcome, tag }) => `${outcome} ${tag}`), ["timed_out TaskTimeout"])
           assert.isAbove(ends[0]?.n ?? 0, 300, "many were stopped")
+          const halves = yield* sql`SELECT * FROM effect_of e FULL JOIN headgate.step s ON s.job_id = e.id
+        WHERE e.id IS NULL OR s.job_id IS NULL`
+          assert.deepStrictEqual(halves, [], "an effect without its record, or a record without its effect")
           assert.deepStrictEqual(worker.told("LeaseLost"), [])
           assert.deepStrictEqual(worker.told("StoreUnreachable"), [])
           yield* Watch.untilRow(

@@ -1,6 +1,6 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
-import { Job, Task } from "@headgate/core"
+import { Fence, Job, JobId, LeaseId, Leases, Task } from "@headgate/core"
 import { EmbeddedPostgres, TestDatabase } from "@headgate/testkit"
 import { Cause, Effect, Fiber, Layer, Schema, type Scope } from "effect"
 import * as Site from "./fixtures/Site.ts"
@@ -37,6 +37,19 @@ const leastLeft = Effect.fnUntraced(function*(sql: PgClient.PgClient) {
   return Effect.as(Fiber.interrupt(fiber), () => least)
 })
 
+/** The longest time a renewal took on the site's own store, asked for every 50 ms. */
+const slowestRenewal = Effect.fnUntraced(function*(site: Site.Site) {
+  const nobody = { jobId: JobId.make("nobody"), leaseId: LeaseId.make(crypto.randomUUID()), fence: Fence.make(1) }
+  let slowest = 0
+  const renew = Effect.gen(function*() {
+    const sentAt = performance.now()
+    yield* site.use(Leases.use((leases) => leases.renew([nobody], LEASE_MS)))
+    slowest = Math.max(slowest, performance.now() - sentAt)
+  })
+  const fiber = yield* Effect.forkChild(Effect.forever(Effect.delay(renew, 50)))
+  return Effect.as(Fiber.interrupt(fiber), () => slowest)
+})
+
 const table = Layer.effectDiscard(
   Effect.flatMap(PgClient.PgClient, (sql) => sql`CREATE TABLE start (job_id text NOT NULL)`)
 )
@@ -54,11 +67,13 @@ layer(table.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices:
           const options = { concurrency: POOL, lease: LEASE_MS, maxBlocked: 0, pollInterval: "100 millis" as const }
           const workers = yield* Effect.forEach(sites, (site) => site.work(HogHandler, options), { concurrency: 2 })
           const stop = yield* leastLeft(sql)
+          const stopRenewing = yield* slowestRenewal(sites[0])
           const ids = yield* sites[0].use(Hog.enqueueAll(Array.from({ length: 2 * POOL }, () => undefined)))
           yield* Effect.forEach(ids, (id) => sites[0].use(Watch.reaches(id, "completed", 3 * HELD_MS)), {
             concurrency: "unbounded"
           }).pipe(Effect.timeout("25 seconds"))
           const least = (yield* stop)()
+          assert.isBelow((yield* stopRenewing)(), LEASE_MS / 3)
           const [starts] = yield* sql`SELECT count(*)::int AS n FROM start`
           assert.deepStrictEqual(starts, { n: 2 * POOL })
           assert.deepStrictEqual(yield* Watch.tally("hogs"), { "completed, attempt 0, crash_attempt 0": 2 * POOL })

@@ -77,7 +77,7 @@ const drains = (system: System, setting: Setting, options: Options): ReadonlyArr
     run: (database, children, round) =>
       drain(system, setting, database, children, {
         jobs: options.jobs,
-        warmup: 2000 * processes,
+        warmup: (options.jobs >> 1) * processes,
         processes,
         profile: profileName(options, "W2", system, setting, `${processes}-${round}`)
       })

@@ -6,7 +6,7 @@ import type { Setting, System } from "./System.ts"
 import { systems } from "./systems/index.ts"
 
 /** How often a count that changed is reported. */
-const tickMs = 2
+const tickMs = 4
 
 const assignment: Assignment = JSON.parse(process.argv[2] ?? "")
 

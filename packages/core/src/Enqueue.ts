@@ -6,7 +6,7 @@ import type { Codec, CodecError } from "./Codec.ts"
 import { Envelope } from "./Envelope.ts"
 import { IdGen } from "./IdGen.ts"
 import { wholeMillis } from "./Millis.ts"
-import type { Invalid } from "./Refusals.ts"
+import { Invalid } from "./Refusals.ts"
 import type { TaskOptions } from "./Task.ts"
 import { traceHeaders } from "./TraceHeaders.ts"
 
@@ -57,7 +57,7 @@ export const envelopeOf = Effect.fnUntraced(function*<P, S, E, Steps extends str
     schemaVersion: version,
     queue: options.queue ?? task.queue,
     partitionKey: options.partitionKey ?? task.partitionKey?.(payload),
-    uniqueKey: typeof uniqueKey === "string" ? new TextEncoder().encode(uniqueKey) : uniqueKey,
+    uniqueKey: typeof uniqueKey === "string" ? yield* keyBytes(uniqueKey) : uniqueKey,
     priority: options.priority ?? task.priority,
     maxAttempts: options.maxAttempts ?? task.maxAttempts,
     crashLimit: options.crashLimit ?? task.crashLimit,
@@ -73,6 +73,14 @@ export const envelopeOf = Effect.fnUntraced(function*<P, S, E, Steps extends str
     pending: options.pending
   })
 })
+
+/** Half of a surrogate pair has no UTF-8 of its own: different keys would become one. */
+const keyBytes = (key: string): Effect.Effect<Uint8Array, Invalid> =>
+  HALF_PAIR.test(key)
+    ? Effect.fail(new Invalid({ field: "uniqueKey", message: "uniqueKey holds half of a surrogate pair" }))
+    : Effect.succeed(new TextEncoder().encode(key))
+
+const HALF_PAIR = /\p{Surrogate}/u
 
 const millis = (
   field: string,

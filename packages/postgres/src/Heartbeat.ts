@@ -100,7 +100,8 @@ const makeReporter = (
       return void runFork(logChange(report))
     }
     for (const { fence, generation, jobId, reason, slot } of report.leases) {
-      // A job that ended while the report was under way has nothing left to lose; a new thread reports all anew.
+      // A job that ended while the report was under way has nothing left to lose. Beats that overlap, and a thread that
+      // took over, report the same again.
       if (!writer.isCurrent(slot, generation) || reported.get(slot) === generation) continue
       reported.set(slot, generation)
       Queue.offerUnsafe(lost, { jobId, fence, reason })

@@ -69,13 +69,10 @@ const makeBeat = Effect.fnUntraced(function*({ options, report, slots }: LoopOpt
   const lostGenerations = new Map<number, number>()
   let isBeating: boolean | undefined
 
-  const isLost = ({ generation, slot }: { readonly generation: number; readonly slot: number }): boolean =>
-    lostGenerations.get(slot) === generation
-  /** Reports each once, also when two beats that overlap have found it. */
+  const isLost = ({ generation, slot }: Slots.HeldSlot): boolean => lostGenerations.get(slot) === generation
   const lose = (gone: ReadonlyArray<LostSlot>): void => {
-    const fresh = gone.filter((one) => !isLost(one))
-    for (const { generation, slot } of fresh) lostGenerations.set(slot, generation)
-    if (fresh.length > 0) report({ _tag: "Lost", leases: fresh })
+    for (const { generation, slot } of gone) lostGenerations.set(slot, generation)
+    if (gone.length > 0) report({ _tag: "Lost", leases: gone })
   }
   const renew = Effect.suspend(() => {
     const { latest, overtaken } = byJob(reader.held().filter((held) => !isLost(held)))

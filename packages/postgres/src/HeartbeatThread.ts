@@ -70,7 +70,6 @@ const liveOnce = (data: ThreadData, entry: URL, onReport: (report: Report) => vo
   Effect.callback<Error>((resume) => {
     let cause = new Error("the heartbeat thread ended")
     const worker = new Worker(entry, { name: "headgate heartbeat", workerData: data, ...execArgv })
-    worker.unref()
     worker.on("message", onReport)
     worker.on("error", (error) => void (cause = error instanceof Error ? error : new Error(String(error))))
     worker.on("exit", () => resume(Effect.succeed(cause)))
@@ -85,8 +84,6 @@ const stop = (worker: Worker): Effect.Effect<void> =>
       clearTimeout(timer)
       resume(Effect.void)
     })
-    // It must end before the program does, whatever else is left to do.
-    worker.ref()
     worker.postMessage("stop")
   })
 

@@ -142,6 +142,16 @@ layer(Heartbeat.layer.pipe(Layer.provideMerge(Jobs.layer)), { excludeTestService
       assert.strictEqual(tracked.validUntil(), until)
     }).pipe(Effect.scoped))
 
+  it.effect("a job that ends while its loss is being reported has nothing left to lose", () =>
+    Effect.gen(function*() {
+      const { session, tracked } = yield* begin("reported")
+      yield* Effect.sleep(leaseMs / 2)
+      yield* Control.use((control) => control.cancel(Jobs.jobId("reported")))
+      yield* spin(leaseMs / 2)
+      tracked.end()
+      assert.isTrue(Option.isNone(yield* Effect.timeoutOption(Queue.take(session.lost), leaseMs / 2)))
+    }).pipe(Effect.scoped))
+
   it.effect("a job that came back to the same worker is renewed under its new lease, and its old one is lost", () =>
     Effect.gen(function*() {
       const heartbeat = yield* HeartbeatContract
@@ -195,12 +205,12 @@ layer(Heartbeat.layer.pipe(Layer.provideMerge(Jobs.layer)), { excludeTestService
       )
       yield* Effect.sleep(800)
       yield* proxy.cut
-      yield* Effect.sleep(1200)
-      const before = tracked.validUntil()
-      assert.isAbove(before, monotonicMs())
+      yield* Effect.sleep(900)
       yield* proxy.heal
-      yield* Effect.sleep(1000)
-      assert.isAbove(tracked.validUntil(), monotonicMs() + 500)
+      for (let n = 0; n < 75; n++) {
+        yield* Effect.sleep(20)
+        assert.isAbove(tracked.validUntil(), monotonicMs())
+      }
       assert.isAbove(yield* leftInStore("away"), 500)
       assert.strictEqual(yield* Queue.size(session.lost), 0)
       assert.strictEqual(messages.filter((message) => message.includes("failed")).length, 1, messages.join("\n"))
@@ -325,9 +335,10 @@ layer(Heartbeat.layer.pipe(Layer.provideMerge(Jobs.layer)), { excludeTestService
         const program = Effect.gen(function*() {
           yield* Contract.use((heartbeat) => heartbeat.start(JSON.parse(process.argv[2])))
           yield* Effect.sleep(1200)
+          yield* Effect.sync(() => { end = performance.now() })
         })
+        let end = 0
         await Effect.runPromise(Effect.scoped(program).pipe(Effect.provide(store)))
-        const end = performance.now()
         process.on("exit", () => console.log(Math.round(performance.now() - end)))
       `
       const output = yield* Effect.callback<string, Error>((resume) => {

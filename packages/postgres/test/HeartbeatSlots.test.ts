@@ -4,7 +4,7 @@ import * as Slots from "@headgate/postgres/HeartbeatSlots"
 
 const lease = (n: number, jobId = `job ${n}`): LeaseRef => ({
   jobId: jobId as JobId,
-  leaseId: `6c1d6d0a-0c61-4d0c-9a2f-${String(n).padStart(12, "0")}` as LeaseId,
+  leaseId: `6c1d6d0a-0c61-4d0c-9a2f-${String(n).slice(-12).padStart(12, "0")}` as LeaseId,
   fence: n as Fence
 })
 

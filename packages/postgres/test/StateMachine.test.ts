@@ -185,15 +185,19 @@ layer(Store.layer, { excludeTestServices: true })("the store does what the state
           pending: facts.has("pending_requested"),
           scheduledAtMs: facts.has("delayed") ? now + 1 : now
         })
-        const ctx = contextOf({ id, state: "available", facts }, "enqueued", now)
+        const ctx = contextOf({ id, state: "available", facts }, "lifecycle", "enqueued", now)
         const expected = inTable("lifecycle", "none", "enqueued", facts)
         assert.deepStrictEqual(lifecycleTransition("none", "enqueued", ctx), expected)
         assert.strictEqual(yield* Jobs.stateOf(id), expected?.to, id)
       }
     }))
 
-  it.effect("the trials cover every event and every state", () =>
+  it.effect("the trials cover every event and every condition of the table", () =>
     Effect.sync(() => {
+      for (const { cases, event, kind } of rows) {
+        const named = cases.flatMap(({ when }) => when === undefined || when === "fingerprint_closed" ? [] : [when])
+        assert.includeMembers([...conditionsOf(kind, event)], named, event)
+      }
       const tried = [...Object.values(outcomes).map(outcomeName), ...Object.keys(lifecycle)]
       assert.deepStrictEqual(
         [...new Set(tried)].sort(),
@@ -226,8 +230,8 @@ const tryOut = Effect.fnUntraced(function*({ bring, code, event, kind, seed }: E
   const now = yield* Time.freeze()
   const trials = State.literals.flatMap((state) =>
     combinations(conditionsOf(kind, event)).map((facts) => ({ id: `${state} ${[...facts].join(" ")}`, state, facts }))
-  ).filter(isPossible)
-  yield* Jobs.seed(...trials.map((trial) => ({ ...columnsOf(trial, event, now), ...seed?.(trial, now) })))
+  ).filter((trial) => isPossible(trial, kind))
+  yield* Jobs.seed(...trials.map((trial) => ({ ...columnsOf(trial, kind, event, now), ...seed?.(trial, now) })))
   const rivals = trials.filter(({ facts }) => facts.has("unique_key_taken"))
   yield* Jobs.seed(
     ...rivals.map(({ id }) => ({ id: `rival of ${id}`, state: "running" as const, unique_key: uniqueKey(id) }))
@@ -238,7 +242,7 @@ const tryOut = Effect.fnUntraced(function*({ bring, code, event, kind, seed }: E
   for (const trial of trials) {
     const text = `${event} of a job that is ${trial.state} when ${[...trial.facts].join(", ") || "nothing holds"}`
     const expected = inTable(kind, trial.state, event, trial.facts)
-    assert.deepStrictEqual(code(trial.state, contextOf(trial, event, now)), expected, `core: ${text}`)
+    assert.deepStrictEqual(code(trial.state, contextOf(trial, kind, event, now)), expected, `core: ${text}`)
     const [old, found] = [before.get(trial.id), after.get(trial.id)]
     if (expected === undefined) assert.deepStrictEqual(found, old, text)
     else assert.deepStrictEqual(moveOf(old, found), moveText(expected), text)
@@ -303,9 +307,9 @@ const maxAttempts = 5
 const crashLimit = 3
 
 /** Counters that every move can be seen on, and what makes the conditions hold or just not hold. */
-const columnsOf = (trial: Trial, event: string, now: number) => {
-  const { attempt, crashAttempt, deadlineMs } = contextOf(trial, event, now)
-  const names = conditionsOf(undefined, event)
+const columnsOf = (trial: Trial, kind: Row["kind"], event: string, now: number) => {
+  const { attempt, crashAttempt, deadlineMs } = contextOf(trial, kind, event, now)
+  const names = conditionsOf(kind, event)
   return {
     id: trial.id,
     state: trial.state,
@@ -321,10 +325,10 @@ const columnsOf = (trial: Trial, event: string, now: number) => {
   }
 }
 
-const contextOf = ({ facts }: Trial, event: string, now: number): TransitionCtx => {
+const contextOf = ({ facts }: Trial, kind: Row["kind"], event: string, now: number): TransitionCtx => {
   const crashAttempt = facts.has("crash_limit_reached") ? crashLimit - 1 : crashLimit - 2
-  const nextDueMs = now + delayOf(event, facts, crashAttempt)
-  const hasDeadline = conditionsOf(undefined, event).includes("deadline_before_next_due")
+  const nextDueMs = now + delayOf(kind, event, facts, crashAttempt)
+  const hasDeadline = conditionsOf(kind, event).includes("deadline_before_next_due")
   return {
     attempt: facts.has("attempts_used_up") ? maxAttempts - 1 : maxAttempts - 2,
     maxAttempts,
@@ -342,16 +346,32 @@ const contextOf = ({ facts }: Trial, event: string, now: number): TransitionCtx 
 }
 
 /** From now until the job would be due next. */
-const delayOf = (event: string, facts: ReadonlySet<Condition>, crashAttempt: number): number => {
+const delayOf = (kind: Row["kind"], event: string, facts: ReadonlySet<Condition>, crashAttempt: number): number => {
   if (["retry", "timed_out", "not_a_failure", "snooze"].includes(event)) return delayMs
   if (event === "crashed" || event === "lease_lost") return crashAttempt === 1 ? 5000 : 30_000
-  return facts.has("delayed") ? delayMs : 0
+  return facts.has("delayed") && (kind === "lifecycle" || event === "rate_limited") ? delayMs : 0
 }
 
-const conditionsOf = (kind: Row["kind"] | undefined, event: string): ReadonlyArray<Condition> => {
-  const named = rows.filter((row) => row.event === event && (kind === undefined || row.kind === kind))
-    .flatMap((row) => row.cases.map((each) => each.when))
-  return [...new Set(named)].filter((when): when is Condition => when !== undefined && when !== "fingerprint_closed")
+/** What each event could depend on: taken from here and not from the table, so that a case it lost is still tried. */
+const conditionsOf = (kind: Row["kind"], event: string): ReadonlyArray<Condition> =>
+  kind === "outcome" ? ofOutcomes : ofLifecycle[event] ?? []
+
+const ofOutcomes: ReadonlyArray<Condition> = [
+  "delayed",
+  "attempts_used_up",
+  "crash_limit_reached",
+  "deadline_before_next_due",
+  "retention_zero"
+]
+
+const ofLifecycle: Readonly<Record<string, ReadonlyArray<Condition>>> = {
+  enqueued: ["pending_requested", "delayed"],
+  replaced: ["no_time_named", "delayed"],
+  rescheduled: ["no_time_named", "delayed"],
+  lease_lost: ["crash_limit_reached", "deadline_before_next_due"],
+  operator_retry: ["deadline_before_next_due", "unique_key_taken"],
+  operator_release: ["unique_key_taken"],
+  evicted: ["own_retention_unset"]
 }
 
 const combinations = (conditions: ReadonlyArray<Condition>): ReadonlyArray<ReadonlySet<Condition>> =>
@@ -360,8 +380,12 @@ const combinations = (conditions: ReadonlyArray<Condition>): ReadonlyArray<Reado
     (_, bits) => new Set(conditions.filter((_, at) => (bits >> at) % 2 === 1))
   )
 
-/** Completed and cancelled jobs always have a retention, and nobody takes the key of a job that is not finished. */
-const isPossible = ({ facts, state }: Trial): boolean =>
+/**
+ * Outcomes are nothing to a job that does not run, whatever holds. Completed and cancelled jobs always have a retention,
+ * and nobody takes the key of a job that is not finished.
+ */
+const isPossible = ({ facts, state }: Trial, kind: Row["kind"]): boolean =>
+  (kind === "lifecycle" || state === "running" || facts.size === 0) &&
   !(facts.has("own_retention_unset") && ["completed", "cancelled"].includes(state)) &&
   !(facts.has("unique_key_taken") && !isTerminal(state))
 

@@ -85,7 +85,8 @@ export class Admission {
     if (now < this.notBefore) return this.notBefore - now
     const { concurrency, prefetch } = this.parts.settings
     const free = this.parts.inFlight.free(now)
-    this.isWaitingForRoom = free < Math.max(1, (concurrency + prefetch) >> 2) && (free === 0 || !this.parts.settler.isIdle)
+    this.isWaitingForRoom = free < Math.max(1, (concurrency + prefetch) >> 2) &&
+      (free === 0 || !this.parts.settler.isIdle)
     if (this.isWaitingForRoom) return MAX_PAUSE_MS
     return this.isHungry ? 0 : this.nextPollAt - now
   }

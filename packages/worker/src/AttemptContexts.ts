@@ -1,7 +1,7 @@
 /** What a handler runs with: the services its layer captured, those of its attempt, its scope, and a span if traced. */
 import type { Checkpoint, Registration } from "@headgate/core"
-import { type AttemptServices, Job, Output, Progress } from "@headgate/core/Job"
 import type { WorkerId } from "@headgate/core/Ids"
+import { type AttemptServices, Job, Output, Progress } from "@headgate/core/Job"
 import { Cursor, Once, Step } from "@headgate/core/Step"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -42,8 +42,10 @@ export class AttemptContexts {
       // SAFETY: `complete` adds the attempt's services, which is all the handler still asked for.
       return { program: inAttemptSpan(attempt, base, handle as Program), context }
     }
-    const resumed = Effect.flatMap(prepareResume(attempt, this.stores), (checkpoint) =>
-      Effect.provideContext(handle, this.complete(base, attempt, scope, checkpoint)))
+    const resumed = Effect.flatMap(
+      prepareResume(attempt, this.stores),
+      (checkpoint) => Effect.provideContext(handle, this.complete(base, attempt, scope, checkpoint))
+    )
     return { program: inAttemptSpan(attempt, base, resumed), context: base }
   }
 

@@ -3,7 +3,7 @@
  * of its own, linked to the span that enqueued the job: a retry hours later does not stretch the first trace, and the
  * jobs of one large batch do not fill one.
  */
-import { TRACESTATE, traceContext } from "@headgate/core/TraceContext"
+import { traceContext, TRACESTATE } from "@headgate/core/TraceContext"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"

@@ -26,7 +26,7 @@ export const drain = Effect.fnUntraced(function*(parts: DrainParts) {
   admission.stop()
   dispatch.drain()
   yield* until(isQuiet, graceEnd)
-  for (const attempt of [...inFlight.running]) dispatch.stop(attempt, "shutdown")
+  for (const attempt of inFlight.running) dispatch.stop(attempt, "shutdown")
   yield* until(isQuiet, monotonicMs() + DEAF_MS)
   // A call of the gate without an answer yet may still bring claims, to be handed back.
   yield* until(() => admission.hasEnded && settler.isIdle, Math.max(graceEnd, monotonicMs() + ANSWER_MS))

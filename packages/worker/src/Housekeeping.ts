@@ -44,7 +44,9 @@ const promote = ({ duties, wake }: HousekeepingParts, leaseMs: number): Duty => 
   leaseMs,
   sweep: Effect.map(duties.promoteDue(SWEEP_LIMIT), ({ nextDueInMs, promoted }) => {
     if (promoted > 0) wake()
-    return promoted >= SWEEP_LIMIT ? 0 : Math.min(Math.max(nextDueInMs ?? MAX_PROMOTE_MS, MIN_PROMOTE_MS), MAX_PROMOTE_MS)
+    return promoted >= SWEEP_LIMIT
+      ? 0
+      : Math.min(Math.max(nextDueInMs ?? MAX_PROMOTE_MS, MIN_PROMOTE_MS), MAX_PROMOTE_MS)
   })
 })
 
@@ -98,7 +100,9 @@ const keepUp = (parts: HousekeepingParts, duty: Duty): Effect.Effect<never> => {
     return pause(ms ?? backoffMs(faults))
   })
   const resign = Effect.suspend(() =>
-    heldUntil === 0 ? Effect.void : Effect.ignore(Effect.timeout(Effect.interruptible(duties.releaseDuty(duty.name, settings.id)), RESIGN_MS))
+    heldUntil === 0
+      ? Effect.void
+      : Effect.ignore(Effect.timeout(Effect.interruptible(duties.releaseDuty(duty.name, settings.id)), RESIGN_MS))
   )
   return Effect.onExit(Effect.forever(next), () => resign)
 }

@@ -1,7 +1,7 @@
 /** The `Job` service of one attempt: facts about it, and the ways to end it on purpose. */
-import type { Job, JobFacts } from "@headgate/core/Job"
-import type { WorkerId } from "@headgate/core/Ids"
 import { storedError } from "@headgate/core/ErrorText"
+import type { WorkerId } from "@headgate/core/Ids"
+import type { Job, JobFacts } from "@headgate/core/Job"
 import { wholeMillis } from "@headgate/core/Millis"
 import * as Outcome from "@headgate/core/Outcome"
 import { streakBackoffMs } from "@headgate/core/Retry"
@@ -60,7 +60,11 @@ export class JobOfAttempt implements JobShape {
     this.choose(
       options?.retryAfter === undefined
         ? Outcome.rateLimited({ delayMs: streakBackoffMs(this.attempt.claim.streak + 1) })
-        : afterPause("retryAfter", options.retryAfter, (ms) => Outcome.rateLimited({ delayMs: Math.max(ms, MIN_PAUSE_MS) }))
+        : afterPause(
+          "retryAfter",
+          options.retryAfter,
+          (ms) => Outcome.rateLimited({ delayMs: Math.max(ms, MIN_PAUSE_MS) })
+        )
     )
 
   private choose(outcome: Outcome.Outcome): Effect.Effect<never> {

@@ -10,7 +10,9 @@ import * as Layer from "effect/Layer"
 /** To be called once, as the last thing a program's main module does. */
 export const launch = <A, E>(layer: Layer.Layer<A, E>): void => {
   let signalledAt: number | undefined
-  const fiber = Effect.runFork(Layer.launch(Layer.tapCause(layer, (cause) => isInterruption(cause) ? Effect.void : Effect.logError(cause))))
+  const fiber = Effect.runFork(
+    Layer.launch(Layer.tapCause(layer, (cause) => isInterruption(cause) ? Effect.void : Effect.logError(cause)))
+  )
   const onSignal = (signal: keyof typeof SIGNALS): void => {
     const now = performance.now()
     if (signalledAt === undefined) {

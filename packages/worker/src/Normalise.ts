@@ -64,7 +64,9 @@ const ofSuccess = ({ claim, definition }: LocalAttempt, value: unknown): Outcome
     return Outcome.fatal(storedError(new ResultTooLarge({ message, limit: MAX_OUTPUT_BYTES, actual: bytes.length })))
   }
   // A job that is deleted by its success has nowhere to keep a result.
-  return bytes.length === 0 || claim.retentionMs === 0 ? Outcome.success : Outcome.successWith(definition.version, bytes)
+  return bytes.length === 0 || claim.retentionMs === 0
+    ? Outcome.success
+    : Outcome.successWith(definition.version, bytes)
 }
 
 const ofCause = (attempt: LocalAttempt, cause: Cause.Cause<unknown>): Outcome.Outcome => {

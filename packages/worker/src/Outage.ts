@@ -28,7 +28,7 @@ export class Outage {
   succeeded(operation: string): void {
     if (!this.failing.delete(operation)) return
     this.reporter.emit({ _tag: "StoreReachable", operation })
-    this.reporter.warn(`${operation} succeeds again`)
+    this.reporter.inform(`${operation} succeeds again`)
   }
 
   /** Notes how `call` went; its failure is answered as undefined. */

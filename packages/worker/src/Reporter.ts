@@ -32,6 +32,10 @@ export class Reporter {
     Effect.runForkWith(this.context)(Effect.logWarning(message, ...details))
   }
 
+  inform(message: string): void {
+    Effect.runForkWith(this.context)(Effect.logInfo(message))
+  }
+
   claimed(count: number): void {
     if (count > 0) Metrics.claimedJobs.updateUnsafe(count, this.context)
   }
@@ -68,7 +72,9 @@ export class Reporter {
     this.zombies(zombies)
     this.emit({ _tag: "HandlerStuck", jobId, kind, reason })
     this.warn(`A handler does not stop: job ${jobId} of kind ${kind} was interrupted (${reason}) and still runs`)
-    if (zombies >= slots) this.warn(`All ${slots} slots of worker ${this.worker} are taken by handlers that do not stop`)
+    if (zombies >= slots) {
+      this.warn(`All ${slots} slots of worker ${this.worker} are taken by handlers that do not stop`)
+    }
   }
 
   zombies(count: number): void {

@@ -2,7 +2,6 @@
  * Settles ended attempts in batches: what ends while a flush is on its way goes out with the next one. An outage is
  * waited out; until the store has answered, the lease is kept. A refused settlement means that the job was lost before.
  */
-import type { LocalAttempt } from "./Attempt.ts"
 import { monotonicMs } from "@headgate/core/Heartbeat"
 import type { Leases, Settled } from "@headgate/core/Leases"
 import { type Outcome, outcomeName } from "@headgate/core/Outcome"
@@ -10,6 +9,7 @@ import * as Cause from "effect/Cause"
 import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import type { LocalAttempt } from "./Attempt.ts"
 import type { InFlight } from "./InFlight.ts"
 import type { Outage } from "./Outage.ts"
 import { backoffMs } from "./Ownership.ts"
@@ -53,10 +53,6 @@ export class Settler {
 
   get isIdle(): boolean {
     return this.flushes === 0 && this.pending.length === 0
-  }
-
-  get size(): number {
-    return this.pending.length
   }
 
   /** Gives up what is still being retried. */

@@ -1,6 +1,10 @@
 /**
  * A worker: claims the jobs it has handlers for, runs them, keeps their leases and settles them. Built as a layer, it
  * works while the layer's scope is open, and the end of the scope is a graceful drain.
+ *
+ * Handlers are fibers of their own: what one fails with, dies of or leaves behind reaches no other. What JavaScript
+ * reports to the process and to no fiber (a promise nobody waits for, an error thrown in a timer) is left to the
+ * process, as in any program: the worker installs no handlers that would hide it.
  */
 import type { AnyTask, Handler, WorkerId, WorkerStore } from "@headgate/core"
 import { Duties } from "@headgate/core/Duties"
@@ -127,7 +131,9 @@ const start = Effect.fnUntraced(function*(settings: WorkerSettings, registration
     return drain({ settings, admission, dispatch, inFlight, settler })
   })
   const lose = Effect.map(Queue.take(session.lost), (lost) => dispatch.lose(lost))
-  yield* Effect.forkScoped(Effect.forever(Effect.catchCause(lose, (cause) => Effect.logError("a lost lease was not handled", cause))))
+  yield* Effect.forkScoped(
+    Effect.forever(Effect.catchCause(lose, (cause) => Effect.logError("a lost lease was not handled", cause)))
+  )
   const wakeups = (yield* Wakeups).subscribe(queues)
   yield* Effect.forkScoped(Stream.runForEach(wakeups, () => Effect.sync(admission.wake)))
   if (settings.hasDuties) {
@@ -148,7 +154,9 @@ const registrationsFor = Effect.fnUntraced(function*<Tasks extends AnyTask>(
   context: Context.Context<never>
 ) {
   const found = handlersIn(context)
-  const wanted = tasks === undefined ? undefined : new Set<string>(("tasks" in tasks ? tasks.tasks : tasks).map(({ kind }) => kind))
+  const wanted = tasks === undefined
+    ? undefined
+    : new Set<string>(("tasks" in tasks ? tasks.tasks : tasks).map(({ kind }) => kind))
   const served = wanted === undefined ? found : found.filter(({ definition }) => wanted.has(definition.kind))
   const known = new Set(served.map(({ definition }) => definition.kind))
   const missing = [...wanted ?? []].filter((kind) => !known.has(kind))

@@ -57,7 +57,9 @@ export interface WorkerSettings {
 export const MAX_CONCURRENCY = 10_000
 export const MIN_LEASE_MS = 500
 
-export const settingsOf = <Tasks extends AnyTask>(options: WorkerOptions<Tasks>): Result.Result<WorkerSettings, Invalid> =>
+export const settingsOf = <Tasks extends AnyTask>(
+  options: WorkerOptions<Tasks>
+): Result.Result<WorkerSettings, Invalid> =>
   Result.gen(function*() {
     const concurrency = yield* whole("concurrency", options.concurrency ?? 100, 1)
     const prefetch = yield* whole("prefetch", options.prefetch ?? 0, 0)
@@ -103,7 +105,9 @@ const names = (
   queues: ReadonlyArray<string> | undefined
 ): Result.Result<ReadonlyArray<string> | undefined, Invalid> => {
   if (queues === undefined) return Result.succeed(undefined)
-  if (queues.length === 0) return Result.fail(new Invalid({ field: "queues", message: "queues names no queue", limit: 1, actual: 0 }))
+  if (queues.length === 0) {
+    return Result.fail(new Invalid({ field: "queues", message: "queues names no queue", limit: 1, actual: 0 }))
+  }
   for (const queue of queues) {
     const refusal = refuseName("queues", queue)
     if (refusal !== undefined) return Result.fail(refusal)

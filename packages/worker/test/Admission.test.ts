@@ -63,6 +63,22 @@ layer(Workers.layer, { excludeTestServices: true })("Admission", (it) => {
       assert.deepStrictEqual(yield* Workers.counters(id!), { attempt: 0, crashAttempt: 0 })
     }))
 
+  it.effect("a claim that passes its deadline while it waits for its slot does not start", () =>
+    Effect.gen(function*() {
+      const task = Task.make("overdue", { payload: Schema.Boolean })
+      let starts = 0
+      const handler = task.toLayer((isFirst) =>
+        Effect.andThen(Effect.sync(() => void starts++), isFirst ? Effect.sleep(900) : Effect.void)
+      )
+      const worker = yield* Workers.start(handler, { queues: ["a8"], concurrency: 1, prefetch: 5, duties: false })
+      yield* task.enqueue(true, { queue: "a8" })
+      yield* Workers.untilTrue(() => starts === 1, "the first start")
+      const id = yield* task.enqueue(false, { queue: "a8", deadline: "600 millis" })
+      yield* Workers.eventually(worker.health, ({ buffered }) => buffered === 1)
+      yield* Workers.settled(id, "archived")
+      assert.deepStrictEqual([starts, (yield* Workers.job(id)).reason], [1, "deadline"])
+    }))
+
   it.effect("an announced job starts at once, however long the poll interval", () =>
     Effect.gen(function*() {
       const task = Task.make("announced", { payload })

@@ -13,13 +13,21 @@ const recording = () => {
       return span
     }
   })
-  return { spans, live: Layer.succeed(Tracer.Tracer, tracer), attempts: () => spans.filter(({ name }) => name.startsWith("attempt ")) }
+  return {
+    spans,
+    live: Layer.succeed(Tracer.Tracer, tracer),
+    attempts: () => spans.filter(({ name }) => name.startsWith("attempt "))
+  }
 }
 
 layer(Workers.layer, { excludeTestServices: true })("AttemptSpan", (it) => {
   it.effect("with a tracer each attempt is the root of a trace of its own, linked to its producer; polls make no spans", () =>
     Effect.gen(function*() {
-      const task = Task.make("traced", { payload: Schema.Boolean, error: Schema.String, retry: Retry.fixed("10 millis") })
+      const task = Task.make("traced", {
+        payload: Schema.Boolean,
+        error: Schema.String,
+        retry: Retry.fixed("10 millis")
+      })
       const { attempts, live, spans } = recording()
       let tries = 0
       const inside: Array<Option.Option<string>> = []
@@ -29,9 +37,10 @@ layer(Workers.layer, { excludeTestServices: true })("AttemptSpan", (it) => {
           if (fails && tries++ === 0) return yield* Effect.fail("no")
         })
       )
-      yield* Workers.start(handler.pipe(Layer.provideMerge(live)), { queues: ["t1"], pollInterval: "10 millis" })
+      const options = { queues: ["t1"], pollInterval: "10 millis" } as const
+      yield* Workers.start(handler, options).pipe(Effect.withSpan("program"), Effect.provide(live))
       yield* Effect.sleep(500)
-      assert.deepStrictEqual(spans.map(({ name }) => name), [])
+      assert.deepStrictEqual(spans.map(({ name }) => name), ["program"])
       const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
       const headers = { traceparent, tracestate: "vendor=Ab;x=1" }
       const id = yield* task.enqueue(true, { queue: "t1", headers })

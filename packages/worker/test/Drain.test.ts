@@ -60,6 +60,8 @@ layer(Workers.layer, { excludeTestServices: true })("Drain", (it) => {
         queues: ["d4"],
         concurrency: 1,
         prefetch: 5,
+        // No call of the gate is on its way that would hand them back when it ends.
+        pollInterval: "1 hour",
         shutdownGrace: "2 seconds"
       })
       yield* task.enqueueAll(Array.from({ length: 4 }), { queue: "d4" })

@@ -3,8 +3,8 @@ import { monotonicMs } from "@headgate/core/Heartbeat"
 import { TestDatabase } from "@headgate/testkit"
 import { Effect } from "effect"
 import { type ChildProcess, spawn } from "node:child_process"
-import { Chore } from "./fixtures/chore.ts"
 import type { WorkerOptions } from "../src/WorkerOptions.ts"
+import { Chore } from "./fixtures/chore.ts"
 import * as Workers from "./Workers.ts"
 
 interface Process {
@@ -28,7 +28,10 @@ const run = Effect.fnUntraced(function*(options: WorkerOptions, env: NodeJS.Proc
     (child) => Effect.sync(() => void child.kill("SIGKILL"))
   )
   const lines: Array<string> = []
-  child.stdout.setEncoding("utf8").on("data", (text: string) => lines.push(...text.split("\n").filter((line) => line !== "")))
+  child.stdout.setEncoding("utf8").on(
+    "data",
+    (text: string) => lines.push(...text.split("\n").filter((line) => line !== ""))
+  )
   const ended = new Promise<number | NodeJS.Signals>((resolve) =>
     child.once("exit", (code, signal) => resolve(code ?? signal ?? -1))
   )
@@ -50,7 +53,9 @@ layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("launch
         { name: "deaf", does: "deaf", ms: 20_000 }
       ])
       for (const name of ["short", "long", "deaf"]) yield* process.said(`start ${name}`)
-      const waiting = yield* Chore.enqueueAll([1, 2].map((n) => ({ name: `waiting ${n}`, does: "sleep", ms: 1 } as const)))
+      const waiting = yield* Chore.enqueueAll(
+        [1, 2].map((n) => ({ name: `waiting ${n}`, does: "sleep", ms: 1 } as const))
+      )
       for (const id of waiting) yield* Workers.settled(id, "running")
       const signalledAt = monotonicMs()
       process.child.kill("SIGTERM")
@@ -93,28 +98,32 @@ layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("launch
       assert.strictEqual(yield* process.end, 1)
     }))
 
-  it.effect("a job that kills its process starts three times, is quarantined, and takes nothing with it", () =>
-    Effect.gen(function*() {
-      const options = { queues: ["pills"], concurrency: 4, lease: "1 second", pollInterval: "100 millis" } as const
-      let deaths = 0
-      const supervise = Effect.forever(Effect.scoped(Effect.gen(function*() {
-        const process = yield* run(options)
-        yield* process.end
-        deaths++
-      })))
-      const normal = yield* Chore.enqueueAll(
-        Array.from({ length: 20 }, (_, n) => ({ name: `normal ${n}`, does: "sleep", ms: 50 } as const)),
-        { queue: "pills" }
-      )
-      const poison = yield* Chore.enqueue({ name: "poison", does: "abort", ms: 0 }, { queue: "pills" })
-      const beside = yield* Chore.enqueueAll(
-        [1, 2].map((n) => ({ name: `beside ${n}`, does: "sleep", ms: 50 } as const)),
-        { queue: "pills", partitionKey: "abort" }
-      )
-      for (let n = 0; n < 2; n++) yield* Effect.forkScoped(supervise)
-      yield* Workers.eventually(Workers.stateOf(poison), (state) => state === "quarantined", 50_000)
-      for (const id of [...normal, ...beside]) yield* Workers.settled(id, "completed")
-      const { attempt, crashAttempt, fence } = yield* Workers.job(poison)
-      assert.deepStrictEqual([attempt, crashAttempt, fence, deaths], [0, 3, 3, 3])
-    }), 60_000)
+  it.effect(
+    "a job that kills its process starts three times, is quarantined, and takes nothing with it",
+    () =>
+      Effect.gen(function*() {
+        const options = { queues: ["pills"], concurrency: 4, lease: "1 second", pollInterval: "100 millis" } as const
+        let deaths = 0
+        const supervise = Effect.forever(Effect.scoped(Effect.gen(function*() {
+          const process = yield* run(options)
+          yield* process.end
+          deaths++
+        })))
+        const normal = yield* Chore.enqueueAll(
+          Array.from({ length: 20 }, (_, n) => ({ name: `normal ${n}`, does: "sleep", ms: 50 } as const)),
+          { queue: "pills" }
+        )
+        const poison = yield* Chore.enqueue({ name: "poison", does: "abort", ms: 0 }, { queue: "pills" })
+        const beside = yield* Chore.enqueueAll(
+          [1, 2].map((n) => ({ name: `beside ${n}`, does: "sleep", ms: 50 } as const)),
+          { queue: "pills", partitionKey: "abort" }
+        )
+        for (let n = 0; n < 2; n++) yield* Effect.forkScoped(supervise)
+        yield* Workers.eventually(Workers.stateOf(poison), (state) => state === "quarantined", 50_000)
+        for (const id of [...normal, ...beside]) yield* Workers.settled(id, "completed")
+        const { attempt, crashAttempt, fence } = yield* Workers.job(poison)
+        assert.deepStrictEqual([attempt, crashAttempt, fence, deaths], [0, 3, 3, 3])
+      }),
+    60_000
+  )
 })

@@ -1,5 +1,15 @@
 import { assert, describe, it } from "@effect/vitest"
-import { CodecError, DuplicateStep, Fence, ForeignTransaction, Invalid, JobId, LeaseId, StoreUnavailable, Task } from "@headgate/core"
+import {
+  CodecError,
+  DuplicateStep,
+  Fence,
+  ForeignTransaction,
+  Invalid,
+  JobId,
+  LeaseId,
+  StoreUnavailable,
+  Task
+} from "@headgate/core"
 import { Cause, Context, Effect, Exit, Schema } from "effect"
 import { type Ending, LocalAttempt } from "../src/Attempt.ts"
 import { normalise } from "../src/Normalise.ts"
@@ -104,7 +114,9 @@ describe("normalise", () => {
 
   it("a failure that became a defect because a finalizer died behind it stays a failure; two real defects are a crash", () => {
     const both = (first: unknown) =>
-      after(Exit.failCause(Cause.fromReasons([Cause.makeDieReason(first), Cause.makeDieReason(new Error("finalizer"))])))?._tag
+      after(
+        Exit.failCause(Cause.fromReasons([Cause.makeDieReason(first), Cause.makeDieReason(new Error("finalizer"))]))
+      )?._tag
     assert.deepStrictEqual([both(new Broken({ part: "door" })), both(new Error("bug"))], ["Retry", "Crashed"])
   })
 

@@ -18,7 +18,7 @@ layer(Workers.layer, { excludeTestServices: true })("Settler", (it) => {
         const worker = yield* use(Workers.start(handler, { queues: [queue], duties: false }))
         const id = yield* task.enqueue(undefined, { queue })
         yield* Workers.settled(id, "running")
-        const { fired } = yield* proxy.dropOn({ sql: /evict_at_ms = clock/, moment: "after" })
+        const { fired } = yield* proxy.dropOn({ sql: /\.succeed\(/, moment: "after" })
         yield* Deferred.succeed(gate, undefined)
         yield* fired
         yield* Workers.untilTrue(() => worker.told("JobEnded", id).length > 0, "the end to be told")

@@ -18,7 +18,9 @@ layer(Workers.layer, { excludeTestServices: true })("Worker", (it) => {
     Effect.gen(function*() {
       assert.instanceOf(yield* startFailure(Worker.layer()), NoHandlers)
       const [a, b] = [Task.make("task-a", { payload }), Task.make("task-b", { payload })]
-      const some = Worker.layer({ tasks: [a, b] }).pipe(Layer.provide(Layer.merge(a.toLayer(() => Effect.void), missing(b))))
+      const some = Worker.layer({ tasks: [a, b] }).pipe(
+        Layer.provide(Layer.merge(a.toLayer(() => Effect.void), missing(b)))
+      )
       assert.deepInclude(yield* startFailure(some), { _tag: "NoHandlers", missing: ["task-b"] })
     }))
 
@@ -69,7 +71,9 @@ layer(Workers.layer, { excludeTestServices: true })("Worker", (it) => {
       const group = TaskGroup.make(a, b)
       const handlers = group.toLayer({ "group-a": () => Effect.void, "group-b": () => Effect.void })
       yield* Layer.build(Worker.layer({ tasks: group }).pipe(Layer.provide(handlers)))
-      for (const id of [yield* a.enqueue(undefined), yield* b.enqueue(undefined)]) yield* Workers.settled(id, "completed")
+      for (const id of [yield* a.enqueue(undefined), yield* b.enqueue(undefined)]) {
+        yield* Workers.settled(id, "completed")
+      }
     }))
 
   it.effect("a handler that blocks the event loop longer than its lease keeps its job", () =>
@@ -92,7 +96,10 @@ layer(Workers.layer, { excludeTestServices: true })("Worker", (it) => {
         Effect.gen(function*() {
           if (++starts > 1) return "B"
           spin(2500)
-          yield* Effect.ensuring(Step.run("late", Deferred.succeed(after, true).pipe(Effect.asVoid)), Deferred.succeed(after, false))
+          yield* Effect.ensuring(
+            Step.run("late", Deferred.succeed(after, true).pipe(Effect.asVoid)),
+            Deferred.succeed(after, false)
+          )
           return "A"
         })
       )
@@ -214,7 +221,9 @@ layer(Workers.layer, { excludeTestServices: true })("Worker", (it) => {
     Effect.gen(function*() {
       const task = Task.make("clocked", { payload })
       let isDone = false
-      const handler = task.toLayer(() => Effect.andThen(Effect.sleep("1 hour"), Effect.sync(() => void (isDone = true))))
+      const handler = task.toLayer(() =>
+        Effect.andThen(Effect.sleep("1 hour"), Effect.sync(() => void (isDone = true)))
+      )
       const id = yield* task.enqueue(undefined, { queue: "w9" })
       yield* Effect.gen(function*() {
         yield* Workers.start(handler, { queues: ["w9"], shutdownGrace: 0 })

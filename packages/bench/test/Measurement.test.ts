@@ -1,0 +1,39 @@
+import { assert, it } from "@effect/vitest"
+import { Collection, type Subject } from "../src/Measurement.ts"
+
+const subject = (system: string, setting: string, processes: number): Subject => ({
+  workload: "W2",
+  system,
+  setting,
+  processes,
+  concurrency: 1
+})
+
+const collected = (...entries: ReadonlyArray<readonly [Subject, ReadonlyArray<number>]>) => {
+  const collection = new Collection()
+  for (const [subject, values] of entries) {
+    for (const value of values) collection.add(subject, [{ metric: "drain", unit: "jobs/s", value }])
+  }
+  return collection.results("update")
+}
+
+it("rounds become a median with its range", () => {
+  const [odd, even] = collected([subject("a", "x", 1), [30, 10, 20]], [subject("b", "x", 1), [4, 1, 2, 100]])
+  assert.deepInclude(odd, { median: 20, min: 10, max: 30, rounds: 3 })
+  assert.deepInclude(even, { median: 3, min: 1, max: 100, rounds: 4 })
+})
+
+it("a ratio is to the raw limit's base setting with as many processes", () => {
+  const results = collected(
+    [subject("raw", "update", 1), [100]],
+    [subject("raw", "update", 2), [200]],
+    [subject("raw", "delete", 2), [400]],
+    [subject("a", "x", 2), [50]]
+  )
+  assert.deepStrictEqual(results.map(({ ratio_to_raw }) => ratio_to_raw), [1, 1, 2, 0.25])
+})
+
+it("without a raw measurement there is no ratio", () => {
+  const [result] = collected([subject("a", "x", 1), [50]])
+  assert.isNull(result?.ratio_to_raw)
+})
