@@ -19,7 +19,11 @@ interface Module {
 }
 
 const packages = [
-  { name: "@headgate/core", folder: "core", about: "Definitions, pure rules and contracts. Also exported by `headgate`." },
+  {
+    name: "@headgate/core",
+    folder: "core",
+    about: "Definitions, pure rules and contracts. Also exported by `headgate`."
+  },
   { name: "@headgate/postgres", folder: "postgres", about: "The store. Also exported by `headgate`." },
   { name: "@headgate/worker", folder: "worker", about: "The runtime. Also exported by `headgate`." },
   { name: "@headgate/testkit", folder: "testkit", about: "For development and tests." }
@@ -31,7 +35,8 @@ export const reference = (): string => {
     const modules = publicModules(folder).filter(({ entries }) => entries.length > 0)
     return [`## ${name}`, about, ...modules.map(section)].join("\n\n")
   })
-  const head = "# Reference\n\nEvery public name. The sources carry the full docstrings: shapes, units, defaults and errors."
+  const head =
+    "# Reference\n\nEvery public name. The sources carry the full docstrings: shapes, units, defaults and errors."
   return `${[head, ...parts].join("\n\n")}\n`
 }
 
@@ -49,7 +54,11 @@ const publicModules = (folder: string): ReadonlyArray<Module> => {
   const source = join(root, "packages", folder, "src")
   const index = readFileSync(join(source, "index.ts"), "utf8")
   const modules = new Map<string, ReadonlyArray<string> | undefined>()
-  for (const [, what = "", file = ""] of index.matchAll(/^export (?:type )?(\*(?: as \w+)?|\{[^}]+\}) from "\.\/([^"]+)"/gm)) {
+  for (
+    const [, what = "", file = ""] of index.matchAll(
+      /^export (?:type )?(\*(?: as \w+)?|\{[^}]+\}) from "\.\/([^"]+)"/gm
+    )
+  ) {
     const named = what.startsWith("{") ? what.match(/\w+/g) ?? [] : undefined
     modules.set(file, named === undefined ? undefined : modules.has(file) ? modules.get(file) : named)
   }
@@ -62,7 +71,8 @@ const publicModules = (folder: string): ReadonlyArray<Module> => {
 
 const entriesOf = (text: string): ReadonlyArray<Entry> => {
   const entries = new Map<string, string>()
-  const pattern = /(?:\/\*\*((?:(?!\*\/)[\s\S])*)\*\/\n)?export (?:declare )?(?:const|class|interface|type|function) (\w+)/g
+  const pattern =
+    /(?:\/\*\*((?:(?!\*\/)[\s\S])*)\*\/\n)?export (?:declare )?(?:const|class|interface|type|function) (\w+)/g
   for (const [, comment = "", name = ""] of text.matchAll(pattern)) {
     const says = firstSentence(comment)
     if (says !== "" || !entries.has(name)) entries.set(name, says || (entries.get(name) ?? ""))

@@ -53,7 +53,9 @@ const settings = { lease: LEASE_MS, pollInterval: "50 millis" as const, concurre
 
 const rows = Effect.fnUntraced(function*(ids: ReadonlyArray<string>) {
   const sql = yield* PgClient.PgClient
-  const all = yield* sql<{ id: string; state: State; attempt: number; crash_attempt: number; fence: bigint }>`
+  const all = yield* sql<
+    { id: string; state: State; attempt: number; crash_attempt: number; fence: bigint; result: Uint8Array | null }
+  >`
     SELECT id, state, attempt, crash_attempt, fence, result FROM headgate.job WHERE id = ANY(${ids}) ORDER BY id`
   return new Map(all.map((row) => [row.id, row]))
 })
@@ -205,7 +207,7 @@ layer(live, { excludeTestServices: true })("A cancel", (it) => {
           const expected = answer === "cancelled"
             ? { state: "cancelled", attempt: 1 }
             : { state: "completed", attempt: 0 }
-          assert.deepInclude(now.get(id), { ...expected, fence: 1n, crash_attempt: 0 } as object)
+          assert.deepInclude({ ...now.get(id) }, { ...expected, fence: 1n, crash_attempt: 0 })
           assert.strictEqual(seen.starts.get(id), 1)
         }
       }).pipe(Effect.scoped),
@@ -236,7 +238,7 @@ layer(live, { excludeTestServices: true })("A cancel", (it) => {
       assert.isAbove(won.length, REPEATS / 2)
       yield* answersHold(won)
       for (const { id } of won) assert.deepStrictEqual(worker.told("JobEnded", id), [])
-      for (const { id } of won) assert.deepInclude((yield* rows([id])).get(id), { result: null } as object)
+      for (const { id } of won) assert.deepInclude({ ...(yield* rows([id])).get(id) }, { result: null })
     }).pipe(Effect.scoped), 40_000)
 
   it.effect(

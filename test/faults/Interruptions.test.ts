@@ -1,6 +1,6 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
-import { Job, Leases, Task } from "@headgate/core"
+import { Fence, Job, JobId, LeaseId, type LeaseRef, Leases, Task } from "@headgate/core"
 import { TestDatabase } from "@headgate/testkit"
 import { Cause, Effect, Exit, Fiber, Layer, Schema } from "effect"
 import * as Site from "./fixtures/Site.ts"
@@ -108,11 +108,11 @@ layer(table.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices:
           const lease = yield* Effect.map(
             sql<{ id: string; lease_id: string; fence: bigint }>`SELECT id, lease_id::text, fence FROM headgate.job
           WHERE queue = 'innocents' AND state = 'running' LIMIT 1`,
-            (
-              [row]
-            ) => ({ jobId: row?.id, leaseId: row?.lease_id, fence: Number(row?.fence) } as Parameters<
-              Leases["Service"]["renew"]
-            >[0][number])
+            ([row]): LeaseRef => ({
+              jobId: JobId.make(row?.id ?? ""),
+              leaseId: LeaseId.make(row?.lease_id ?? ""),
+              fence: Fence.make(Number(row?.fence))
+            })
           )
           const renew = site.use(
             Leases.use((leases) => Effect.map(leases.renew([lease], 1000), ({ lost }) => lost.length === 0))

@@ -1,6 +1,6 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
-import { Duplicate, Job, Output, Producer, Retry, StoreUnavailable, Task } from "@headgate/core"
+import { Duplicate, Job, JobId, Output, Producer, Retry, StoreUnavailable, Task } from "@headgate/core"
 import { TcpProxy, TestDatabase } from "@headgate/testkit"
 import { Cause, Context, Effect, Exit, Layer, Schema } from "effect"
 import * as Site from "./fixtures/Site.ts"
@@ -102,7 +102,7 @@ layer(live, { excludeTestServices: true })("An enqueue whose answer is lost", (i
       const envelope = yield* Errand.envelope("plain", { queue: "single" })
       const [answer] = yield* site.use(Producer.use((producer) => producer.enqueue([envelope])))
       yield* fired
-      assert.deepStrictEqual(answer, { id: envelope.id, state: "available", status: "created" } as typeof answer)
+      assert.deepStrictEqual(answer, { id: JobId.make(envelope.id), state: "available", status: "created" })
       assert.deepStrictEqual(yield* stored("single"), [{ id: envelope.id }])
     }))
 
@@ -117,7 +117,7 @@ layer(live, { excludeTestServices: true })("An enqueue whose answer is lost", (i
         producer.enqueue(envelopes)
       ))
       yield* fired
-      assert.deepStrictEqual(answers.map(({ id }) => id), envelopes.map(({ id }) => id) as Array<never>)
+      assert.deepStrictEqual(answers.map(({ id }) => id), envelopes.map(({ id }) => JobId.make(id)))
       assert.deepStrictEqual([...new Set(answers.map(({ status }) => status))], ["created"])
       assert.lengthOf(yield* stored("batch"), 100)
     }))
@@ -130,7 +130,7 @@ layer(live, { excludeTestServices: true })("An enqueue whose answer is lost", (i
       const fired = yield* loseAnswerTo(insertJob)
       const [answer] = yield* site.use(Producer.use((producer) => producer.enqueue([envelope])))
       yield* fired
-      assert.deepInclude(answer, { id: envelope.id, status: "created" } as object)
+      assert.deepInclude({ ...answer }, { id: JobId.make(envelope.id), status: "created" })
       const refused = yield* Effect.flip(site.use(Errand.enqueue("plain", options)))
       assert.deepStrictEqual(refused, new Duplicate({ existingId: envelope.id, replaced: false, index: 0 }))
       assert.lengthOf(yield* stored("unique"), 1)
@@ -166,7 +166,7 @@ layer(live, { excludeTestServices: true })("An enqueue whose answer is lost", (i
       const failure = yield* Effect.flip(site.use(inTransaction(order)))
       yield* fired
       assert.strictEqual(failure._tag, "SqlError")
-      assert.strictEqual(yield* site.use(inTransaction(order)), "order-1" as never)
+      assert.strictEqual(yield* site.use(inTransaction(order)), JobId.make("order-1"))
       assert.lengthOf(yield* stored("commit"), 1)
     }))
 })
@@ -207,7 +207,7 @@ layer(live, { excludeTestServices: true })("A worker that an answer never reache
         lostLeases,
         starts: yield* rows(id, "start"),
         bodies: yield* rows(id, "body"),
-        fence: counters?.fence as number | undefined,
+        fence: counters === undefined ? undefined : Number(counters.fence),
         attempt: counters?.attempt,
         crashAttempt: counters?.crashAttempt
       }

@@ -35,11 +35,12 @@ export type WaitingState = (typeof waitingStates)[number]
 export const unfinishedStates = [...waitingStates, "running"] as const satisfies ReadonlyArray<State>
 export type UnfinishedState = (typeof unfinishedStates)[number]
 
-export const isTerminal = (state: State): state is TerminalState =>
-  (terminalStates as ReadonlyArray<State>).includes(state)
+const terminal: ReadonlySet<State> = new Set(terminalStates)
+const waiting: ReadonlySet<State> = new Set(waitingStates)
 
-export const isWaiting = (state: State): state is WaitingState =>
-  (waitingStates as ReadonlyArray<State>).includes(state)
+export const isTerminal = (state: State): state is TerminalState => terminal.has(state)
+
+export const isWaiting = (state: State): state is WaitingState => waiting.has(state)
 
 /** Why a job is archived, cancelled, quarantined or undecodable. `fingerprint`: other jobs like it crashed too often. */
 export const TerminalReason = Schema.Literals([

@@ -75,6 +75,7 @@ const remembered = <A extends object, B>(make: (from: A) => B): (from: A) => B =
 }
 
 const toClaim = (row: ClaimRow, leaseId: LeaseId, checkpoint: Checkpoint | undefined): Claim => ({
+  // SAFETY: the column counts the job's claims, a whole number.
   lease: { jobId: row.id, leaseId, fence: Number(row.fence) as Fence },
   kind: row.kind,
   schemaVersion: row.schema_version,

@@ -128,7 +128,7 @@ const judge = Effect.fnUntraced(function*(
   answers: Map<string, Enqueued>,
   replace: Replace
 ) {
-  const byId = new Map(rows.filter((row) => row.key === null).map((row) => [row.id as string, row]))
+  const byId = new Map<string, ObstacleRow>(rows.filter((row) => row.key === null).map((row) => [row.id, row]))
   const byKey = new Map(rows.flatMap((row) => row.key === null ? [] : [[keyText(row.key), row] as const]))
   const left: Array<Envelope> = []
   for (const job of jobs) {

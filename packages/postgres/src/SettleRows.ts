@@ -26,9 +26,9 @@ export const split = (batch: ReadonlyArray<Settlement>): {
 /** Successes apart from the rest, in pieces of a size that one statement carries well. */
 export const statements = (items: ReadonlyArray<Settlement>): ReadonlyArray<ReadonlyArray<Settlement>> => {
   const pieces: Array<Array<Settlement>> = []
-  const open = {
-    success: { items: [] as Array<Settlement>, bytes: 0 },
-    other: { items: [] as Array<Settlement>, bytes: 0 }
+  const open: Record<"success" | "other", { items: Array<Settlement>; bytes: number }> = {
+    success: { items: [], bytes: 0 },
+    other: { items: [], bytes: 0 }
   }
   for (const item of items) {
     const piece = item.outcome._tag === "Success" ? open.success : open.other

@@ -467,6 +467,22 @@ layer(Attempts.layer, { excludeTestServices: true })("StepRuntime", (it) => {
       assert.deepStrictEqual(entries, ["next", "none"])
     }))
 
+  it.effect("the declared steps and the version are stored with the first write that reaches the store", () =>
+    Effect.gen(function*() {
+      const task = Task.make("opened", { payload, steps: ["a", "b"], version: 3 })
+      const id = yield* task.enqueue(undefined)
+      const worker = yield* Attempts.worker()
+      const { entries, say } = Attempts.log()
+      // The first step is called off before its mark is sent.
+      yield* worker.run(
+        task,
+        Effect.andThen(Effect.race(task.step("a", say("a")), Effect.void), task.step("b", say("b")))
+      )
+      const checkpoint = yield* (yield* Inspect).checkpoint(id)
+      assert.deepStrictEqual([entries, worker.batches.length], [["b"], 2])
+      assert.deepStrictEqual([checkpoint?.stepSet, checkpoint?.version], [["a", "b"], 3])
+    }))
+
   it.effect("when an inner step is recorded, the mark goes back to the step around it", () =>
     Effect.gen(function*() {
       const task = Task.make("nested", { payload })
