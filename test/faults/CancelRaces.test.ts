@@ -205,8 +205,8 @@ layer(live, { excludeTestServices: true })("A cancel", (it) => {
         const now = yield* rows(asks.map(({ id }) => id))
         for (const { answer, id } of asks) {
           const expected = answer === "cancelled"
-            ? { state: "cancelled", attempt: 1 }
-            : { state: "completed", attempt: 0 }
+            ? { state: "cancelled" as const, attempt: 1 }
+            : { state: "completed" as const, attempt: 0 }
           assert.deepInclude({ ...now.get(id) }, { ...expected, fence: 1n, crash_attempt: 0 })
           assert.strictEqual(seen.starts.get(id), 1)
         }

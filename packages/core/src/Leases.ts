@@ -28,6 +28,8 @@ export interface LostLease {
 export interface Renewal {
   /** Leases that are no longer current. Everything else asked about is still owned. */
   readonly lost: ReadonlyArray<LostLease>
+  /** Owned, but not extended: another statement held the row. The next renewal tells. */
+  readonly busy: ReadonlyArray<JobId>
 }
 
 export interface Settlement {

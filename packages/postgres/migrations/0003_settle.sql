@@ -4,8 +4,8 @@
 --
 -- Plans are generic and never a scan of the whole table: for a thousand ids the planner would think one cheaper.
 
--- The leases that are no longer current, and why. A row that somebody else holds at this moment is neither renewed nor
--- lost: its next renewal will tell.
+-- The leases that were not renewed, and why. `busy`: somebody else holds the row at this moment; it is neither renewed
+-- nor lost, and its next renewal will tell.
 create function headgate.renew(p_jobs text[], p_leases uuid[], p_fences bigint[], p_lease_ms bigint)
 returns table (job_id text, reason text)
 language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
@@ -21,12 +21,13 @@ begin
     where j.id = any(array(select h.id from held h))
   )
   select i.job_id, case
+      when j.lease_id = i.lease_id and j.fence = i.fence then 'busy'
       when j.fence is distinct from i.fence then 'lease_lost'
       when j.state = 'cancelled' and j.reason in ('operator_cancel', 'superseded') then j.reason
       when j.state = 'archived' and j.reason = 'deadline' then 'deadline'
       else 'lease_lost' end
   from item i left join headgate.job j on j.id = i.job_id
-  where j.lease_id is distinct from i.lease_id or j.fence is distinct from i.fence;
+  where i.job_id not in (select h.id from held h);
 end $$;
 
 -- Success, the hot path: the row goes, with all that belongs to it, or keeps its result for its retention. Shorter

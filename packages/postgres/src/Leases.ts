@@ -42,7 +42,7 @@ export const renewSql = "select * from headgate.renew($1, $2, $3, $4)"
 const make = Effect.gen(function*() {
   const { statement } = yield* ControlSql
   const announcer = yield* Announcer
-  const renew = statement<{ job_id: JobId; reason: LostLease["reason"] }>("Leases.renew", renewSql)
+  const renew = statement<{ job_id: JobId; reason: LostLease["reason"] | "busy" }>("Leases.renew", renewSql)
   const succeed = statement<SettledRow>("Leases.settle", successSql)
   const settle = statement<SettledRow>(
     "Leases.settle",
@@ -93,9 +93,12 @@ const make = Effect.gen(function*() {
 
   return Leases.of({
     renew: Effect.fn("Leases.renew")(function*(leases, leaseMs) {
-      if (leases.length === 0) return { lost: [] }
+      if (leases.length === 0) return { lost: [], busy: [] }
       const rows = yield* renew([...leaseParams(leases), Bind.bigint(leaseMs)])
-      return { lost: rows.map((row) => ({ jobId: row.job_id, reason: row.reason })) }
+      return {
+        lost: rows.flatMap(({ job_id: jobId, reason }) => reason === "busy" ? [] : [{ jobId, reason }]),
+        busy: rows.flatMap(({ job_id: jobId, reason }) => reason === "busy" ? [jobId] : [])
+      }
     }),
     settle: Effect.fn("Leases.settle")(function*(batch) {
       const answers = new Map<string, Settled>()

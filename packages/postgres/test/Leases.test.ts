@@ -313,17 +313,17 @@ layer(Store.layer, { excludeTestServices: true })("Leases.renew", (it) => {
       assert.deepStrictEqual(yield* renew([older]), [{ jobId: older.jobId, reason: "lease_lost" }])
     }))
 
-  it.effect("a row that another session holds is neither waited for nor lost", () =>
+  it.effect("a row that another session holds is neither waited for, extended, nor lost, and named as busy", () =>
     Effect.gen(function*() {
       const sql = yield* PgClient.PgClient
       const busy = yield* Store.running({ id: "busy" })
       const other = yield* Store.running({ id: "other" })
       const before = yield* Store.columns("busy", "lease_expires_at_ms")
-      const lost = yield* sql.withTransaction(Effect.gen(function*() {
+      const renewal = yield* sql.withTransaction(Effect.gen(function*() {
         yield* sql`SELECT 1 FROM headgate.job WHERE id = 'busy' FOR UPDATE`
-        return yield* renew([busy, other], 99_000)
+        return yield* Leases.use((leases) => leases.renew([busy, other], 99_000))
       }))
-      assert.deepStrictEqual(lost, [])
+      assert.deepStrictEqual(renewal, { lost: [], busy: [busy.jobId] })
       assert.deepStrictEqual(yield* Store.columns("busy", "lease_expires_at_ms"), before)
     }))
 
