@@ -97,6 +97,21 @@ const listed = Effect.gen(function*() {
 })
 
 layer(Heartbeat.layer.pipe(Layer.provideMerge(Jobs.layer)), { excludeTestServices: true })("Heartbeat", (it) => {
+  it.effect("a lease whose row somebody else holds is not believed longer than the store has it", () =>
+    Effect.gen(function*() {
+      const pg = yield* PgClient.PgClient
+      const { session, tracked } = yield* begin("held")
+      const believed = yield* pg.withTransaction(Effect.gen(function*() {
+        yield* pg`SELECT 1 FROM headgate.job WHERE id = 'held' FOR UPDATE`
+        const before = tracked.validUntil()
+        yield* Effect.sleep(leaseMs)
+        return tracked.validUntil() - before
+      }))
+      // One beat may have been under way when the row was locked.
+      assert.isAtMost(believed, leaseMs / 2)
+      assert.strictEqual(yield* Queue.size(session.lost), 0)
+    }).pipe(Effect.scoped))
+
   it.effect("a loop that is blocked for three leases, from the turn it got the job in, loses nothing", () =>
     Effect.gen(function*() {
       const swept = yield* sweeper(35)
