@@ -143,7 +143,7 @@ layer(prepared.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServic
           })
           yield* site.use(Blocked.enqueue({ fails: false }, { id: "ended" }))
           yield* site.use(Blocked.enqueue({ fails: true }, { id: "held" }))
-          yield* Watch.untilTrue(() => first.told("started").length === 2, "the first worker to start both jobs")
+          yield* Watch.untilTrue(() => first.told("started").length === 2, "the first worker to start both jobs", 25_000)
           const stale = yield* Effect.forEach(["ended", "held"], leaseOf)
           yield* Deferred.succeed(open, undefined)
 
@@ -211,7 +211,7 @@ layer(prepared.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServic
           })
           const first = yield* Child.start(entry, { DATABASE_URL: url, SPIN_MS: String(3 * LEASE_MS) })
           yield* site.use(Blocked.enqueue({ fails: false }, { id: "kept" }))
-          yield* Watch.untilTrue(() => first.told("started").length === 1, "the first worker to start")
+          yield* Watch.untilTrue(() => first.told("started").length === 1, "the first worker to start", 25_000)
           yield* Deferred.succeed(open, undefined)
           yield* site.use(Watch.reaches("kept", "completed"))
           assert.deepInclude((yield* written("kept"))[0], {

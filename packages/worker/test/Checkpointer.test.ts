@@ -192,6 +192,15 @@ it.effect("large results are spread over batches of bounded size", () =>
     assert.deepStrictEqual(store.sent().map((batch) => batch.length), [5, 5, 2])
   }))
 
+it.effect("a batch holds a bounded number of writes", () =>
+  Effect.gen(function*() {
+    const store = yield* slowStore
+    for (let n = 0; n <= Checkpointer.MAX_BATCH_WRITES; n++) yield* store.write(record(lease(`j${n}`), "a"))
+    yield* store.turn
+    yield* store.answer(0)
+    assert.deepStrictEqual(store.sent().map((batch) => batch.length), [Checkpointer.MAX_BATCH_WRITES, 1])
+  }))
+
 it.effect("an outage is told to everybody in the batch", () =>
   Effect.gen(function*() {
     const store = yield* slowStore
