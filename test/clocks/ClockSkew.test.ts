@@ -97,6 +97,7 @@ it.live(
         )
         assert.deepStrictEqual(yield* Verdicts.broken(promises), {})
         assert.deepStrictEqual(minutes, [-60, -2, 0, 2, 62])
+        assert.strictEqual(yield* count("(SELECT DISTINCT worker FROM trail.holding WHERE state = 'running') w"), 3)
         assert.notInclude(fleet.output(), "negative duration")
         assert.strictEqual(fleet.deaths(), 0)
       }).pipe(Fleet.explaining(fleet))

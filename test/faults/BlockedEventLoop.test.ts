@@ -143,7 +143,11 @@ layer(prepared.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServic
           })
           yield* site.use(Blocked.enqueue({ fails: false }, { id: "ended" }))
           yield* site.use(Blocked.enqueue({ fails: true }, { id: "held" }))
-          yield* Watch.untilTrue(() => first.told("started").length === 2, "the first worker to start both jobs", 25_000)
+          yield* Watch.untilTrue(
+            () => first.told("started").length === 2,
+            "the first worker to start both jobs",
+            25_000
+          )
           const stale = yield* Effect.forEach(["ended", "held"], leaseOf)
           yield* Deferred.succeed(open, undefined)
 

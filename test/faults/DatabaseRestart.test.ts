@@ -93,6 +93,11 @@ const isUnharmed = (world: World, pid: number) => {
   assert.isAtMost(mostLines(world, 5000), 5 * LINES_PER_SECOND, `more than ${LINES_PER_SECOND} lines a second`)
 }
 
+/** Which calls it reported as failing since then. */
+const complaintsSince = ({ child }: World, from: number): ReadonlyArray<string> =>
+  child.told("log").filter(({ heardAt }) => heardAt >= from).map(({ message }) => String(message))
+    .filter((message) => /failed|lost/.test(message)).map((message) => message.slice(0, 20))
+
 /** Ends each server process of a client with a chance of one half, five times a second, but for the watcher's. */
 const killAtRandom = Effect.fnUntraced(function*({ sql }: World, millis: number) {
   const kill = sql`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -114,8 +119,12 @@ it.live(
         yield* ranOnce(world, first)
 
         const second = yield* begin(world, 7000, "pause")
+        const stoppedAt = performance.now()
         yield* server.stop("fast")
         yield* Effect.sleep("3 seconds")
+        const complaints = complaintsSince(world, stoppedAt)
+        assert.isAbove(complaints.length, 0)
+        assert.deepStrictEqual(complaints, [...new Set(complaints)], "each call's outage is told once")
         yield* server.start
         yield* isBack(world, "after the pause", performance.now())
         yield* ranOnce(world, second)

@@ -2,7 +2,7 @@ import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
 import { Fence, Job, JobId, LeaseId, type LeaseRef, Leases, Task } from "@headgate/core"
 import { TestDatabase } from "@headgate/testkit"
-import { Cause, Effect, Exit, Fiber, Layer, Schema } from "effect"
+import { Cause, Deferred, Effect, Exit, Fiber, Layer, Schema } from "effect"
 import * as Site from "./fixtures/Site.ts"
 import * as Watch from "./fixtures/Watch.ts"
 
@@ -34,7 +34,6 @@ const query = Effect.gen(function*() {
 
 const VictimHandler = Victim.toLayer(() =>
   Effect.gen(function*() {
-    yield* Effect.repeat(query, { times: 3 })
     const sql = yield* PgClient.PgClient
     const { id } = yield* Job.facts
     yield* Victim.once("once", Effect.andThen(sql`INSERT INTO effect_of VALUES (${id})`, query))
@@ -67,10 +66,25 @@ const keepCalling = Effect.fnUntraced(function*<E, R>(call: Effect.Effect<boolea
 /** Interrupts calls of the store itself, at random times, until the storm is over. */
 const interruptCalls = Effect.fnUntraced(function*(id: string, isOver: () => boolean) {
   while (!isOver()) {
-    const fiber = yield* Effect.forkChild(Effect.ignore(Effect.all([Watch.job(id), Watch.attempts(id), query])))
-    yield* Effect.sleep(Math.random() * 15)
+    const fiber = yield* Effect.forkChild(Effect.ignore(Effect.all([Watch.job(id), Watch.attempts(id)])))
+    yield* Effect.sleep(Math.random() * 5)
     yield* Fiber.interrupt(fiber)
   }
+})
+
+/** Interrupts transactions in the middle of a query, until the storm is over; answers how many. */
+const interruptQueries = Effect.fnUntraced(function*(isOver: () => boolean) {
+  const sql = yield* PgClient.PgClient
+  let count = 0
+  for (; !isOver(); count++) {
+    const hasBegun = yield* Deferred.make<void>()
+    const body = Effect.andThen(Deferred.succeed(hasBegun, undefined), query)
+    const fiber = yield* Effect.forkChild(Effect.ignore(sql.withTransaction(body)))
+    yield* Deferred.await(hasBegun)
+    yield* Effect.sleep(Math.random() * 12)
+    yield* Fiber.interrupt(fiber)
+  }
+  return count
 })
 
 const table = Layer.effectDiscard(
@@ -93,7 +107,7 @@ layer(table.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices:
           const innocents = yield* site.use(Innocent.enqueueAll(Array.from({ length: INNOCENT }, () => undefined)))
           const feed = Effect.gen(function*() {
             while (!isOver()) {
-              const timeout = () => ({ timeout: 1 + Math.floor(Math.random() * 120) })
+              const timeout = () => ({ timeout: 1 + Math.floor(Math.random() * 250) })
               yield* site.use(Victim.enqueueAll(Array.from({ length: VICTIMS }, () => undefined), timeout))
               yield* Effect.sleep(150)
             }
@@ -117,12 +131,13 @@ layer(table.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices:
           const renew = site.use(
             Leases.use((leases) => Effect.map(leases.renew([lease], 1000), ({ lost }) => lost.length === 0))
           )
-          const [renewals] = yield* Effect.all([
+          const five = Array.from({ length: 5 })
+          const [renewals, , stopped] = yield* Effect.all([
             keepCalling(renew, isOver),
-            site.use(
-              Effect.all(Array.from({ length: 5 }, () => interruptCalls(lease.jobId, isOver)), { concurrency: 5 })
-            )
-          ], { concurrency: 2 })
+            site.use(Effect.forEach(five, () => interruptCalls(lease.jobId, isOver), { concurrency: 5 })),
+            site.use(Effect.forEach(five, () => interruptQueries(isOver), { concurrency: 5 }))
+          ], { concurrency: 3 })
+          assert.isAbove(stopped.reduce((sum, n) => sum + n, 0), 100)
           yield* Fiber.join(feeding)
           yield* Effect.forEach(innocents, (id) => site.use(Watch.reaches(id, "completed")), { concurrency: INNOCENT })
           yield* worker.stop

@@ -122,17 +122,13 @@ begin
     end if;
 
     return query
-      with claimed as (
-        update headgate.job j set state = 'running', fence = j.fence + 1, lease_id = p_lease_id,
-          lease_expires_at_ms = v_now + p_lease_ms, worker = p_worker, claimed_at_ms = v_now
-        where j.id = any(v_taken)
-        returning j.*
-      )
-      select c.id, c.fence, c.kind, c.schema_version, c.queue, c.partition_key, c.payload, c.priority,
-        c.attempt, c.max_attempts, c.crash_attempt, c.streak, c.enqueued_at_ms, c.scheduled_at_ms,
-        c.claimed_at_ms, c.timeout_ms, c.deadline_at_ms, c.retention_ms, c.headers,
-        c.has_steps or c.in_progress_step is not null or c.cursor_step is not null
-      from claimed c order by c.priority desc, c.scheduled_at_ms, c.id;
+      update headgate.job j set state = 'running', fence = j.fence + 1, lease_id = p_lease_id,
+        lease_expires_at_ms = v_now + p_lease_ms, worker = p_worker, claimed_at_ms = v_now
+      where j.id = any(v_taken)
+      returning j.id, j.fence, j.kind, j.schema_version, j.queue, j.partition_key, j.payload, j.priority,
+        j.attempt, j.max_attempts, j.crash_attempt, j.streak, j.enqueued_at_ms, j.scheduled_at_ms,
+        j.claimed_at_ms, j.timeout_ms, j.deadline_at_ms, j.retention_ms, j.headers,
+        j.has_steps or j.in_progress_step is not null or j.cursor_step is not null;
 
     exit when v_late is null;
     v_free := v_free - coalesce(cardinality(v_taken), 0);

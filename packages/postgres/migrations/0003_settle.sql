@@ -38,32 +38,51 @@ create function headgate.succeed(
 language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
   v_now bigint := headgate.now_ms();
+  v_kept_first boolean;
+  v_rows int;
+  v_left int := cardinality(p_jobs);
+  v_gone text[];
+  v_steps text[];
+  v_attempts text[];
+  v_reports text[];
 begin
-  return query
-  with item as (
-    select * from unnest(p_jobs, p_leases, p_fences, p_versions, p_results)
-      as i(job_id, lease_id, fence, version, result) order by i.job_id
-  ), removed as (
-    delete from headgate.job j using item i
-    where j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence and j.retention_ms = 0
-    returning j.id, j.fence, j.has_steps, j.has_reports
-  ), kept as (
-    update headgate.job j set state = 'completed', reason = null, result = i.result, result_version = i.version,
-      finished_at_ms = v_now, evict_at_ms = v_now + j.retention_ms, last_lease_id = j.lease_id,
-      last_worker = j.worker, lease_id = null, lease_expires_at_ms = null, worker = null
-    from item i
-    where j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence and j.retention_ms > 0
-    returning j.id
-  ), removed_steps as (
-    delete from headgate.step s where s.job_id = any(array(select r.id from removed r where r.has_steps))
-  ), removed_attempts as (
-    delete from headgate.attempt a where a.job_id = any(array(select r.id from removed r where r.fence > 1))
-  ), removed_progress as (
-    delete from headgate.progress p where p.job_id = any(array(select r.id from removed r where r.has_reports))
-  ), removed_output as (
-    delete from headgate.output o where o.job_id = any(array(select r.id from removed r where r.has_reports))
-  )
-  select r.id, 'deleted' from removed r union all select k.id, 'completed' from kept k;
+  select j.retention_ms > 0 into v_kept_first from headgate.job j where j.id = p_jobs[1];
+  for pass in 1..2 loop
+    if (pass = 1) = coalesce(v_kept_first, false) then
+      return query
+        update headgate.job j set state = 'completed', reason = null, result = i.result, result_version = i.version,
+          finished_at_ms = v_now, evict_at_ms = v_now + j.retention_ms, last_lease_id = j.lease_id,
+          last_worker = j.worker, lease_id = null, lease_expires_at_ms = null, worker = null
+        from (select * from unnest(p_jobs, p_leases, p_fences, p_versions, p_results)
+          as u(job_id, lease_id, fence, version, result) order by u.job_id) i
+        where j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence and j.retention_ms > 0
+        returning j.id, 'completed'::text;
+      get diagnostics v_rows = row_count;
+    else
+      with removed as (
+        delete from headgate.job j
+        using (select * from unnest(p_jobs, p_leases, p_fences) as u(job_id, lease_id, fence) order by u.job_id) i
+        where j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence and j.retention_ms = 0
+        returning j.id, j.fence, j.has_steps, j.has_reports
+      )
+      select array_agg(r.id), array_agg(r.id) filter (where r.has_steps), array_agg(r.id) filter (where r.fence > 1),
+        array_agg(r.id) filter (where r.has_reports) into v_gone, v_steps, v_attempts, v_reports from removed r;
+      v_rows := coalesce(cardinality(v_gone), 0);
+      if v_steps is not null then
+        delete from headgate.step s where s.job_id = any(v_steps);
+      end if;
+      if v_attempts is not null then
+        delete from headgate.attempt a where a.job_id = any(v_attempts);
+      end if;
+      if v_reports is not null then
+        delete from headgate.progress p where p.job_id = any(v_reports);
+        delete from headgate.output o where o.job_id = any(v_reports);
+      end if;
+      return query select g.id, 'deleted'::text from unnest(v_gone) g(id);
+    end if;
+    v_left := v_left - v_rows;
+    exit when v_left <= 0;
+  end loop;
 end $$;
 
 -- p_delays: null where the outcome has none. Answers the new state of each job that was held; of the others nothing.

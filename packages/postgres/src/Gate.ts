@@ -42,7 +42,7 @@ const make = Effect.gen(function*() {
       ]))
       const resumed = rows.filter((row) => row.has_checkpoint).map((row) => row.id)
       const checkpoints = resumed.length === 0 ? undefined : yield* readCheckpoints(resumed)
-      const claims = rows.map((row) => toClaim(row, request.leaseId, checkpoints?.get(row.id)))
+      const claims = inOrder(rows).map((row) => toClaim(row, request.leaseId, checkpoints?.get(row.id)))
       return { claims, more: false }
     }),
     abandon: Effect.fn("Gate.abandon")(function*(leaseId) {
@@ -122,3 +122,12 @@ interface ClaimRow {
 
 const noHeaders: Readonly<Record<string, string>> = {}
 const decoder = new TextDecoder()
+
+/** An update answers in the order of its index scan; ids are made in the order of time, so mostly this is a look. */
+const inOrder = (rows: ReadonlyArray<ClaimRow>): ReadonlyArray<ClaimRow> => {
+  for (let at = 1; at < rows.length; at++) if (compare(rows[at - 1]!, rows[at]!) > 0) return [...rows].sort(compare)
+  return rows
+}
+
+const compare = (a: ClaimRow, b: ClaimRow): number =>
+  b.priority - a.priority || Number(a.scheduled_at_ms - b.scheduled_at_ms) || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0)

@@ -79,18 +79,21 @@ const makeBeat = Effect.fnUntraced(function*({ options, report, slots }: LoopOpt
     lose(overtaken.map((held) => lostSlot(held, "lease_lost")))
     if (latest.size === 0) return registry.seen(0)
     const sentAt = Slots.uptimeMs()
-    return Effect.flatMap(leases.renew(Array.from(latest.values(), ({ lease }) => lease), leaseMs), ({ busy, lost }) => {
-      const gone: Array<LostSlot> = []
-      for (const { jobId, reason } of lost) {
-        const held = latest.get(jobId)
-        if (held !== undefined) gone.push(lostSlot(held, reason))
-        latest.delete(jobId)
+    return Effect.flatMap(
+      leases.renew(Array.from(latest.values(), ({ lease }) => lease), leaseMs),
+      ({ busy, lost }) => {
+        const gone: Array<LostSlot> = []
+        for (const { jobId, reason } of lost) {
+          const held = latest.get(jobId)
+          if (held !== undefined) gone.push(lostSlot(held, reason))
+          latest.delete(jobId)
+        }
+        for (const jobId of busy) latest.delete(jobId)
+        for (const held of latest.values()) reader.accept(held, sentAt + leaseMs)
+        lose(gone)
+        return registry.seen(latest.size + busy.length)
       }
-      for (const jobId of busy) latest.delete(jobId)
-      for (const held of latest.values()) reader.accept(held, sentAt + leaseMs)
-      lose(gone)
-      return registry.seen(latest.size + busy.length)
-    })
+    )
   })
   const accepted = Effect.sync(() => {
     if (isBeating !== true) report({ _tag: "Beating" })

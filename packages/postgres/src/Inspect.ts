@@ -101,11 +101,12 @@ const jobSql = `select j.id, j.kind, j.schema_version, j.state, j.queue, j.parti
   from headgate.job j where j.id = $1`
 
 /** At least one row for a job that exists. Its success, if any, is the newest attempt. */
-const attemptsSql = `select a.fence, a.worker, a.started_at_ms, a.ended_at_ms, a.outcome, a.error_tag, a.error_text
+const attemptsSql =
+  `select a.fence, a.worker, a.started_at_ms, a.ended_at_ms, a.outcome, a.error_tag, coalesce(a.error_text, a.error_message) as error_text
   from headgate.job j left join headgate.attempt a on a.job_id = j.id where j.id = $1 and j.state <> 'completed'
   union all
   select a.* from headgate.job j cross join lateral (
-    select a.fence, a.worker, a.started_at_ms, a.ended_at_ms, a.outcome, a.error_tag, a.error_text
+    select a.fence, a.worker, a.started_at_ms, a.ended_at_ms, a.outcome, a.error_tag, coalesce(a.error_text, a.error_message) as error_text
       from headgate.attempt a where a.job_id = j.id
     union all
     select j.fence, j.last_worker, j.claimed_at_ms, j.finished_at_ms, 'success', null, null

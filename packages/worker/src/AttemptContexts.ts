@@ -1,21 +1,22 @@
 /** What a handler runs with: the services its layer captured, those of its attempt, its scope, and a span if traced. */
 import type { Checkpoint, Registration } from "@headgate/core"
 import type { WorkerId } from "@headgate/core/Ids"
-import { type AttemptServices, Job, Output, Progress } from "@headgate/core/Job"
-import { Cursor, Once, Step } from "@headgate/core/Step"
+import { type AttemptServices, Job } from "@headgate/core/Job"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import { CurrentLogAnnotations } from "effect/References"
 import * as Scope from "effect/Scope"
 import type { LocalAttempt } from "./Attempt.ts"
 import { inAttemptSpan } from "./AttemptSpan.ts"
-import { completeWith } from "./Completion.ts"
 import { JobOfAttempt } from "./JobService.ts"
 import { prepareResume } from "./Resume.ts"
-import { attemptServices } from "./StepRuntime.ts"
+import { Running, RunningAttempt, stepServices } from "./StepRuntime.ts"
 import type { StepStores } from "./StepStores.ts"
 
 type Program = Effect.Effect<unknown, unknown>
+
+/** What all attempts of a task share of their services. */
+type Services = Exclude<AttemptServices, Job | Scope.Scope>
 
 export interface Prepared {
   readonly program: Program
@@ -25,7 +26,7 @@ export interface Prepared {
 export class AttemptContexts {
   private readonly worker: WorkerId
   private readonly stores: StepStores
-  private readonly bases = new WeakMap<Registration, Context.Context<never>>()
+  private readonly bases = new WeakMap<Registration, Context.Context<Services>>()
 
   constructor(worker: WorkerId, stores: StepStores) {
     this.worker = worker
@@ -51,31 +52,27 @@ export class AttemptContexts {
 
   /** Services are added one by one on top: merging would copy all that the handler's layer captured, for each job. */
   private complete(
-    base: Context.Context<never>,
+    base: Context.Context<Services>,
     attempt: LocalAttempt,
     scope: Scope.Closeable,
     checkpoint: Checkpoint | undefined
   ): Context.Context<AttemptServices> {
-    const services = attemptServices(attempt, this.stores, checkpoint)
     const { kind, lease } = attempt.claim
     const annotations = { ...Context.get(base, CurrentLogAnnotations), jobId: lease.jobId, kind }
     return base.pipe(
       Context.add(CurrentLogAnnotations, annotations),
-      Context.add(Step, Context.get(services, Step)),
-      Context.add(Cursor, Context.get(services, Cursor)),
-      Context.add(Once, Context.get(services, Once)),
-      Context.add(Progress, Context.get(services, Progress)),
-      Context.add(Output, Context.get(services, Output)),
+      Context.add(Running, new RunningAttempt(attempt, this.stores, checkpoint)),
       Context.add(Scope.Scope, scope),
-      Context.add(Job, new JobOfAttempt(attempt, this.worker, completeWith(attempt)))
+      Context.add(Job, new JobOfAttempt(attempt, this.worker))
     )
   }
 
-  private base(registration: Registration): Context.Context<never> {
+  private base(registration: Registration): Context.Context<Services> {
     const known = this.bases.get(registration)
     if (known !== undefined) return known
+    const services = Context.merge(registration.context, stepServices)
     // Flat, with room on top for what an attempt adds.
-    const base = Context.makeUnsafe<never>(registration.context.mapUnsafe, { maxDepth: MAX_ADDED })
+    const base = Context.makeUnsafe<Services>(services.mapUnsafe, { maxDepth: MAX_ADDED })
     this.bases.set(registration, base)
     return base
   }

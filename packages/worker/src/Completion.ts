@@ -3,8 +3,7 @@
  * when it answers. What the handler does afterwards changes nothing any more: a failure is not recorded, and a step that
  * it starts then ends the attempt.
  */
-import { type CodecError } from "@headgate/core/Codec"
-import type { Job } from "@headgate/core/Job"
+import type { CodecError } from "@headgate/core/Codec"
 import type { OutcomeResult } from "@headgate/core/Outcome"
 import { MAX_OUTPUT_BYTES, refuseBytes } from "@headgate/core/Output"
 import type { Invalid } from "@headgate/core/Refusals"
@@ -20,28 +19,21 @@ export interface Completable extends Attempt {
   ending: Ending | undefined
 }
 
-export const completeWith =
-  (attempt: Completable): Job["Service"]["completeWith"] => <A, E, R>(body: Effect.Effect<A, E, R>) =>
-    Effect.suspend(() => {
-      if (!attempt.isOwned()) return loseLease(attempt)
-      const { lease, retentionMs } = attempt.claim
-      const committed = Effect.flatMap(
-        Transactional,
-        (transactional) =>
-          transact(
-            attempt,
-            body,
-            (body) =>
-              transactional.complete<A, BodyFailure<E | CodecError | Invalid>, R>(lease, body, (value) =>
-                Effect.mapError(encodeResult(attempt, value), (error) =>
-                  new BodyFailure(error)))
-          )
-      )
-      return Effect.tap(committed, () =>
-        Effect.sync(() => {
-          attempt.ending ??= { _tag: "Settled", outcome: "success", state: retentionMs === 0 ? "deleted" : "completed" }
-        }))
-    })
+export const completeWith = <A, E, R>(attempt: Completable, body: Effect.Effect<A, E, R>) =>
+  Effect.suspend(() => {
+    if (!attempt.isOwned()) return loseLease(attempt)
+    const { lease, retentionMs } = attempt.claim
+    const encode = (value: A) => Effect.mapError(encodeResult(attempt, value), (error) => new BodyFailure(error))
+    const committed = Effect.flatMap(
+      Transactional,
+      ({ complete }) =>
+        transact(attempt, body, (body) => complete<A, BodyFailure<E | CodecError | Invalid>, R>(lease, body, encode))
+    )
+    return Effect.tap(committed, () =>
+      Effect.sync(() => {
+        attempt.ending ??= { _tag: "Settled", outcome: "success", state: retentionMs === 0 ? "deleted" : "completed" }
+      }))
+  })
 
 /** As for a result that the handler returns: nothing is stored for one that takes no bytes, or that nobody can ask for. */
 const encodeResult = (

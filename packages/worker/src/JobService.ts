@@ -4,14 +4,18 @@ import type { WorkerId } from "@headgate/core/Ids"
 import type { Job, JobFacts } from "@headgate/core/Job"
 import { wholeMillis } from "@headgate/core/Millis"
 import * as Outcome from "@headgate/core/Outcome"
+import type { ForeignTransaction } from "@headgate/core/Refusals"
 import { streakBackoffMs } from "@headgate/core/Retry"
+import type { StepRefusal } from "@headgate/core/Step"
 import { cutUtf8, toStorableText } from "@headgate/core/Text"
 import { traceContext } from "@headgate/core/TraceContext"
+import type { Transactional } from "@headgate/core/Transactional"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type { LocalAttempt } from "./Attempt.ts"
+import { completeWith } from "./Completion.ts"
 
 type JobShape = Job["Service"]
 
@@ -20,15 +24,13 @@ const MIN_PAUSE_MS = 1000
 
 /** One is made for every attempt, and few handlers ask: what it answers is made when asked for. */
 export class JobOfAttempt implements JobShape {
-  readonly completeWith: JobShape["completeWith"]
   private readonly attempt: LocalAttempt
   private readonly worker: WorkerId
   private known: JobFacts | undefined = undefined
 
-  constructor(attempt: LocalAttempt, worker: WorkerId, completeWith: JobShape["completeWith"]) {
+  constructor(attempt: LocalAttempt, worker: WorkerId) {
     this.attempt = attempt
     this.worker = worker
-    this.completeWith = completeWith
   }
 
   get facts(): JobFacts {
@@ -50,22 +52,27 @@ export class JobOfAttempt implements JobShape {
     return this.choose(Outcome.released)
   }
 
-  readonly snooze = (duration: Duration.Input): Effect.Effect<never> =>
-    this.choose(afterPause("duration", duration, (ms) => Outcome.snooze(ms)))
+  snooze(duration: Duration.Input): Effect.Effect<never> {
+    return this.choose(afterPause("duration", duration, (ms) => Outcome.snooze(ms)))
+  }
 
-  readonly skip = (reason: string): Effect.Effect<never> =>
-    this.choose(Outcome.skip(toStorableText(cutUtf8(reason, MAX_REASON_BYTES))))
+  skip(reason: string): Effect.Effect<never> {
+    return this.choose(Outcome.skip(toStorableText(cutUtf8(reason, MAX_REASON_BYTES))))
+  }
 
-  readonly rateLimited = (options?: { readonly retryAfter?: Duration.Input | undefined }): Effect.Effect<never> =>
-    this.choose(
-      options?.retryAfter === undefined
-        ? Outcome.rateLimited({ delayMs: streakBackoffMs(this.attempt.claim.streak + 1) })
-        : afterPause(
-          "retryAfter",
-          options.retryAfter,
-          (ms) => Outcome.rateLimited({ delayMs: Math.max(ms, MIN_PAUSE_MS) })
-        )
-    )
+  rateLimited(options?: { readonly retryAfter?: Duration.Input | undefined }): Effect.Effect<never> {
+    if (options?.retryAfter === undefined) {
+      return this.choose(Outcome.rateLimited({ delayMs: streakBackoffMs(this.attempt.claim.streak + 1) }))
+    }
+    const limited = (ms: number) => Outcome.rateLimited({ delayMs: Math.max(ms, MIN_PAUSE_MS) })
+    return this.choose(afterPause("retryAfter", options.retryAfter, limited))
+  }
+
+  completeWith<A, E, R>(
+    body: Effect.Effect<A, E, R>
+  ): Effect.Effect<A, E | StepRefusal | ForeignTransaction, R | Transactional> {
+    return completeWith(this.attempt, body)
+  }
 
   private choose(outcome: Outcome.Outcome): Effect.Effect<never> {
     return this.attempt.end({ _tag: "Chosen", outcome })

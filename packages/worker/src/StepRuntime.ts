@@ -1,8 +1,9 @@
 /**
- * Steps as handlers get them, one set of services for each attempt. A step that an earlier attempt recorded answers from
- * its record. Otherwise its body runs after the mark is durable, and its answer is given after the record is.
+ * Steps as handlers get them. A step that an earlier attempt recorded answers from its record. Otherwise its body runs
+ * after the mark is durable, and its answer is given after the record is.
  *
- * Many jobs never use steps, so nothing is read or kept before the first call.
+ * The services are the same for every attempt and look up the one whose fiber calls them: a job that uses no steps pays
+ * for one context entry.
  */
 import type { Checkpoint } from "@headgate/core/Checkpoint"
 import { Output, Progress } from "@headgate/core/Job"
@@ -14,28 +15,54 @@ import type { Attempt } from "./Attempt.ts"
 import { AttemptSteps } from "./AttemptSteps.ts"
 import { runCursor } from "./Cursor.ts"
 import { runOnce } from "./Once.ts"
-import { outputOf, progressOf } from "./Reporting.ts"
+import { put, report } from "./Reporting.ts"
 import { runSleep } from "./Sleep.ts"
 import type { StepStores } from "./StepStores.ts"
 
-/** `checkpoint` is what `prepareResume` answered: the claim's own, under the names of this build. */
-export const attemptServices = (
-  attempt: Attempt,
-  stores: StepStores,
-  checkpoint: Checkpoint | undefined
-): Context.Context<Step | Cursor | Once | Progress | Output> => {
-  let made: AttemptSteps | undefined
-  const steps = () => made ??= new AttemptSteps(attempt, stores, checkpoint)
-  return Context.make(Step, {
-    run: (call, body) => runStep(steps(), call, body),
-    sleep: (name, key, duration) => runSleep(steps(), name, key, duration)
-  }).pipe(
-    Context.add(Cursor, { run: (call, body) => runCursor(steps(), call, body) }),
-    Context.add(Once, { run: (call, body) => runOnce(steps(), call, body) }),
-    Context.add(Progress, progressOf(attempt, stores)),
-    Context.add(Output, outputOf(attempt, stores))
-  )
+/** The attempt whose fiber it is. */
+export const Running: Context.Reference<RunningAttempt | undefined> = Context.Reference<RunningAttempt | undefined>(
+  "@headgate/worker/Running",
+  { defaultValue: () => undefined }
+)
+
+export class RunningAttempt {
+  readonly attempt: Attempt
+  readonly stores: StepStores
+  private readonly checkpoint: Checkpoint | undefined
+  private made: AttemptSteps | undefined = undefined
+
+  /** `checkpoint` is what `prepareResume` answered: the claim's own, under the names of this build. */
+  constructor(attempt: Attempt, stores: StepStores, checkpoint: Checkpoint | undefined) {
+    this.attempt = attempt
+    this.stores = stores
+    this.checkpoint = checkpoint
+  }
+
+  get steps(): AttemptSteps {
+    return this.made ??= new AttemptSteps(this.attempt, this.stores, this.checkpoint)
+  }
 }
+
+const running: Effect.Effect<RunningAttempt> = Effect.flatMap(
+  Running,
+  (running) => running === undefined ? Effect.die(new Error("this fiber runs no attempt")) : Effect.succeed(running)
+)
+
+/** Serve the attempt that `Running` names. */
+export const stepServices: Context.Context<Step | Cursor | Once | Progress | Output> = Context.make(Step, {
+  run: (call, body) => Effect.flatMap(running, ({ steps }) => runStep(steps, call, body)),
+  sleep: (name, key, duration) => Effect.flatMap(running, ({ steps }) => runSleep(steps, name, key, duration))
+}).pipe(
+  Context.add(Cursor, { run: (call, body) => Effect.flatMap(running, ({ steps }) => runCursor(steps, call, body)) }),
+  Context.add(Once, { run: (call, body) => Effect.flatMap(running, ({ steps }) => runOnce(steps, call, body)) }),
+  Context.add(Progress, {
+    report: (update) => Effect.flatMap(running, ({ attempt, stores }) => report(attempt, stores, update))
+  }),
+  Context.add(Output, {
+    put: (codec, value, version) =>
+      Effect.flatMap(running, ({ attempt, stores }) => put(attempt, stores, codec, value, version))
+  })
+)
 
 const runStep = Effect.fnUntraced(function*<A, E, R>(
   steps: AttemptSteps,

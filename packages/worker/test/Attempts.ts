@@ -21,11 +21,10 @@ import { Cause, Context, Effect, Exit, Fiber, Layer } from "effect"
 import type * as SqlClient from "effect/sql/SqlClient"
 import * as Crypto from "node:crypto"
 import { LocalAttempt } from "../src/Attempt.ts"
-import { completeWith } from "../src/Completion.ts"
 import { JobOfAttempt } from "../src/JobService.ts"
 import { normalise } from "../src/Normalise.ts"
 import { prepareResume } from "../src/Resume.ts"
-import { attemptServices } from "../src/StepRuntime.ts"
+import { Running, RunningAttempt, stepServices } from "../src/StepRuntime.ts"
 import * as StepStores from "../src/StepStores.ts"
 
 export const layer = Layer.mergeAll(
@@ -126,8 +125,9 @@ export const worker = Effect.fnUntraced(
       Effect.sync(() => {
         const services = (checkpoint: Checkpoint | undefined) =>
           captured.pipe(
-            Context.merge(attemptServices(attempt, stores, checkpoint)),
-            Context.add(Job, new JobOfAttempt(attempt, id, completeWith(attempt)))
+            Context.merge(stepServices),
+            Context.add(Running, new RunningAttempt(attempt, stores, checkpoint)),
+            Context.add(Job, new JobOfAttempt(attempt, id))
           )
         const run = Effect.flatMap(
           prepareResume(attempt, stores),
