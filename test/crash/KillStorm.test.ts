@@ -44,7 +44,8 @@ it.live(
       yield* Trail.install
       yield* Trail.shortenCrashBackoff(200)
       const { url } = yield* TestDatabase.TestDatabase
-      yield* Storm.enqueueAll(Array.from({ length: JOBS }, (_, n) => ({ n })))
+      // A crashed job goes behind the waiting ones of its priority: of many priorities, some return during the storm.
+      yield* Storm.enqueueAll(Array.from({ length: JOBS }, (_, n) => ({ n })), ({ n }) => ({ priority: n % 5 }))
       const fleet = yield* Fleet.start(Array.from({ length: 3 }, () => ({ entry, databaseUrl: url })))
       yield* Effect.gen(function*() {
         const kills = yield* storm(fleet)

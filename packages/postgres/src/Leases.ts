@@ -65,28 +65,30 @@ const make = Effect.gen(function*() {
     return rows
   })
 
-  const resolve = Effect.fnUntraced(function*(items: ReadonlyArray<Settlement>, answers: Map<string, Settled>) {
+  const resolve = Effect.fnUntraced(function*(items: ReadonlyArray<Settlement>, answers: Answers) {
     const rows = yield* lookUp(leaseParams(items.map(({ lease }) => lease)))
     const found = new Map(rows.map((row) => [keyOf(row.job_id, row.lease_id, row.fence), row]))
     for (const item of items) {
       const key = keyOfLease(item.lease)
-      answers.set(key, decide(item, found.get(key), unanswered.has(key)))
+      answers.set(item.lease, decide(item, found.get(key), unanswered.has(key)))
     }
   })
 
   /** Fills in an answer for each lease of the batch. Of one job, each lease has a round of its own. */
-  const settleAll = Effect.fnUntraced(function*(batch: ReadonlyArray<Settlement>, answers: Map<string, Settled>) {
+  const settleAll = Effect.fnUntraced(function*(batch: ReadonlyArray<Settlement>, answers: Answers) {
     for (let left = batch; left.length > 0;) {
-      const { first, others } = SettleRows.split(left)
+      const { first, others, repeats } = SettleRows.split(left)
       const work = Effect.forEach(SettleRows.statements(first), apply, { concurrency: 2 })
-      const states = new Map((yield* Effect.uninterruptible(work)).flat().map((row) => [row.job_id, row.state]))
+      const states = new Map<string, SettledRow["state"]>()
+      for (const rows of yield* Effect.uninterruptible(work)) for (const row of rows) states.set(row.job_id, row.state)
       const open: Array<Settlement> = []
       for (const item of first) {
         const state = states.get(item.lease.jobId)
         if (state === undefined) open.push(item)
-        else answers.set(keyOfLease(item.lease), applied(item.lease.jobId, state))
+        else answers.set(item.lease, applied(item.lease.jobId, state))
       }
       if (open.length > 0) yield* resolve(open, answers)
+      for (const { lease, of } of repeats) answers.set(lease, answers.get(of) ?? rejected(lease.jobId, "missing"))
       left = others
     }
   })
@@ -101,15 +103,18 @@ const make = Effect.gen(function*() {
       }
     }),
     settle: Effect.fn("Leases.settle")(function*(batch) {
-      const answers = new Map<string, Settled>()
+      const answers: Answers = new Map()
       yield* settleAll(batch, answers)
       unanswered.forget(batch)
-      return batch.map(({ lease }) => answers.get(keyOfLease(lease)) ?? rejected(lease.jobId, "missing"))
+      return batch.map(({ lease }) => answers.get(lease) ?? rejected(lease.jobId, "missing"))
     })
   })
 })
 
 export const layer: Layer.Layer<Leases, never, ControlSql | Announcer> = Layer.effect(Leases, make)
+
+/** By the lease object itself: making a key for each would cost more than the rest. */
+type Answers = Map<LeaseRef, Settled>
 
 const isSuccess = (item: Settlement | undefined): boolean => item?.outcome._tag === "Success"
 

@@ -1,26 +1,34 @@
 /** Settlements as statement parameters. What the database would refuse is repaired here, so no item sinks its batch. */
 import { MAX_ERROR_MESSAGE_BYTES, MAX_ERROR_TAG_BYTES, MAX_ERROR_TEXT_BYTES } from "@headgate/core/ErrorText"
+import type { LeaseRef } from "@headgate/core/Ids"
 import type { Settlement } from "@headgate/core/Leases"
 import { MAX_DURATION_MS } from "@headgate/core/Millis"
 import { type Outcome, type OutcomeError, outcomeName } from "@headgate/core/Outcome"
 import { cutUtf8, toStorableText } from "@headgate/core/Text"
 import * as Bind from "./Bind.ts"
 
-/** The first settlement of each job, and those that name the same job under another lease. Repeats are left out. */
-export const split = (batch: ReadonlyArray<Settlement>): {
+export interface Split {
   readonly first: ReadonlyArray<Settlement>
+  /** Of a job in `first`, under another lease. */
   readonly others: ReadonlyArray<Settlement>
-} => {
-  const seen = new Map<string, Settlement["lease"]>()
+  /** Of a lease in `first`, which is answered like `of`. */
+  readonly repeats: ReadonlyArray<{ readonly lease: LeaseRef; readonly of: LeaseRef }>
+}
+
+/** The first settlement of each job, and what else the batch says of the same jobs. */
+export const split = (batch: ReadonlyArray<Settlement>): Split => {
+  const seen = new Map<string, LeaseRef>()
   const others: Array<Settlement> = []
+  const repeats: Array<Split["repeats"][number]> = []
   const first = batch.filter((item) => {
-    const { fence, jobId, leaseId } = item.lease
-    const lease = seen.get(jobId)
-    if (lease === undefined) seen.set(jobId, item.lease)
-    else if (lease.fence !== fence || lease.leaseId !== leaseId) others.push(item)
-    return lease === undefined
+    const { lease } = item
+    const of = seen.get(lease.jobId)
+    if (of === undefined) seen.set(lease.jobId, lease)
+    else if (of.fence !== lease.fence || of.leaseId !== lease.leaseId) others.push(item)
+    else if (of !== lease) repeats.push({ lease, of })
+    return of === undefined
   })
-  return { first, others }
+  return { first, others, repeats }
 }
 
 /** Successes apart from the rest, in pieces of a size that one statement carries well. */
