@@ -46,7 +46,7 @@ it.live(
       const { url } = yield* TestDatabase.TestDatabase
       // A crashed job goes behind the waiting ones of its priority: of many priorities, some return during the storm.
       yield* Storm.enqueueAll(Array.from({ length: JOBS }, (_, n) => ({ n })), ({ n }) => ({ priority: n % 5 }))
-      const fleet = yield* Fleet.start(Array.from({ length: 3 }, () => ({ entry, databaseUrl: url })))
+      const fleet = yield* Fleet.start(Array.from({ length: 3 }, () => ({ entry, databaseUrl: url })), true)
       yield* Effect.gen(function*() {
         const kills = yield* storm(fleet)
         const during = yield* completed

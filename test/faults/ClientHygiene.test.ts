@@ -17,6 +17,7 @@ const Fault = Schema.Literals([
   "none",
   "killed while idle",
   "killed after BEGIN",
+  "killed in a query",
   "user error",
   "user error, then killed",
   "statement timeout",
@@ -54,6 +55,8 @@ const write = Effect.fnUntraced(function*(id: string, fault: Fault, killer: Kill
   if (fault === "killed after BEGIN") yield* killer.kill(pid)
   yield* sql`INSERT INTO effect_of VALUES (${id})`
   switch (fault) {
+    case "killed in a query":
+      return yield* Effect.asVoid(sql`SELECT pg_terminate_backend(pg_backend_pid())`)
     case "user error":
       return yield* new Declined()
     case "user error, then killed":
@@ -134,6 +137,7 @@ const firstEnds: Readonly<Record<Fault, ReadonlyArray<string>>> = {
   "none": [],
   "killed while idle": [],
   "killed after BEGIN": [],
+  "killed in a query": [],
   "user error": ["retry Declined"],
   "user error, then killed": ["retry Declined"],
   "statement timeout": ["retry SqlError"],

@@ -139,6 +139,9 @@ it.live(
         yield* isBack(world, "after the storm", performance.now())
         yield* ranOnce(world, third)
         yield* Effect.forEach(pings, (id) => site.use(Watch.reaches(id, "completed")))
+        const charged = yield* world.sql`SELECT id FROM headgate.job
+          WHERE id LIKE 'in the storm%' AND (attempt, crash_attempt) <> (0, 0)`
+        assert.deepStrictEqual(charged, [])
         isUnharmed(world, pid)
       }).pipe(Child.explaining(child))
     }).pipe(Effect.scoped),

