@@ -16,7 +16,10 @@ const copyTree = (): string => {
   const copy = mkdtempSync(join(tmpdir(), "headgate-guards-"))
   for (const name of readdirSync(root)) {
     if (name === "node_modules" || name.startsWith(".git")) continue
-    cpSync(join(root, name), join(copy, name), { recursive: true, filter: (path) => !/[/\\](node_modules|dist)$/.test(path) })
+    cpSync(join(root, name), join(copy, name), {
+      recursive: true,
+      filter: (path) => !/[/\\](node_modules|dist)$/.test(path)
+    })
   }
   const modules = join(copy, "node_modules")
   mkdirSync(join(modules, "@headgate"), { recursive: true })
@@ -64,7 +67,9 @@ try {
   for (const guard of chosen) {
     const isProved = proves(copy, guard)
     if (!isProved) failed++
-    console.log(`${isProved ? "red    " : "GREEN  "} ${guard.promise}\n        without it: ${guard.test}, "${guard.title}"`)
+    console.log(
+      `${isProved ? "red    " : "GREEN  "} ${guard.promise}\n        without it: ${guard.test}, "${guard.title}"`
+    )
   }
   console.log(`\n${chosen.length - failed} passed, ${failed} failed, 0 skipped`)
   process.exitCode = failed === 0 ? 0 : 1

@@ -75,8 +75,10 @@ export const guards: ReadonlyArray<Guard> = [
   {
     promise: "Every other outcome, a release among them, is accepted from the current holder only",
     file: "packages/postgres/migrations/0003_settle.sql",
-    guarded: `from item i join headgate.job j on j.id = i.job_id and ${lease}\n    order by j.id for no key update of j\n  ), counted`,
-    without: "from item i join headgate.job j on j.id = i.job_id and j.lease_id is not null\n    order by j.id for no key update of j\n  ), counted",
+    guarded:
+      `from item i join headgate.job j on j.id = i.job_id and ${lease}\n    order by j.id for no key update of j\n  ), counted`,
+    without:
+      "from item i join headgate.job j on j.id = i.job_id and j.lease_id is not null\n    order by j.id for no key update of j\n  ), counted",
     test: "packages/postgres/test/Leases.test.ts",
     title: "a stale lease settles nothing, whatever the outcome, and is told what the job had become"
   },

@@ -8,7 +8,7 @@ import * as Site from "./fixtures/Site.ts"
 import * as Watch from "./fixtures/Watch.ts"
 
 const REPEATS = 50
-const LEASE_MS = 2000
+const LEASE_MS = 1600
 /** A worker renews each quarter of a lease. */
 const RENEWAL_MS = LEASE_MS / 4
 

@@ -113,12 +113,12 @@ it.live(
       const { child, server, site } = world
       const { pid } = child
       yield* Effect.gen(function*() {
-        const first = yield* begin(world, 4000, "crash")
+        const first = yield* begin(world, 3000, "crash")
         yield* server.restart("immediate")
         yield* isBack(world, "after the crash", performance.now())
         yield* ranOnce(world, first)
 
-        const second = yield* begin(world, 7000, "pause")
+        const second = yield* begin(world, 6000, "pause")
         const stoppedAt = performance.now()
         yield* server.stop("fast")
         yield* Effect.sleep("3 seconds")

@@ -1,57 +1,9 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
-import { Job, Task } from "@headgate/core"
 import { EmbeddedPostgres, TcpProxy, TestDatabase } from "@headgate/testkit"
-import { Effect, Exit, Fiber, Option, Schedule, Schema, Scope } from "effect"
-import * as SilentProxy from "./fixtures/SilentProxy.ts"
+import { Effect, Fiber } from "effect"
+import { deaf, enqueueTen, listener, Ping, startedWithin, warmUp } from "./fixtures/Pings.ts"
 import * as Site from "./fixtures/Site.ts"
-import * as Watch from "./fixtures/Watch.ts"
-
-const Ping = Task.make("ping", { payload: Schema.Void, queue: "pings" })
-
-/** When each job's handler started. */
-const listener = () => {
-  const starts = new Map<string, number>()
-  const handler = Ping.toLayer(() =>
-    Effect.map(Job.facts, ({ id }) => {
-      if (!starts.has(id)) starts.set(id, performance.now())
-    })
-  )
-  return { starts, handler }
-}
-
-/** A first look after half a minute: a job which nobody was told of would wait longer than any test does. */
-const deaf = { pollInterval: "10 minutes" as const, lease: "10 seconds" as const }
-
-/** Ten jobs, 20 ms apart, repeated until they are stored; answers when each was. */
-const enqueueTen = (site: Site.Site, name: string) =>
-  Effect.forEach(Array.from({ length: 10 }, (_, n) => `${name} ${n}`), (id) =>
-    Ping.enqueue(undefined, { id }).pipe(
-      Effect.retry({ while: ({ _tag }) => _tag === "StoreUnavailable", schedule: Schedule.spaced(50) }),
-      site.use,
-      Effect.map(() => ({ id, at: performance.now() })),
-      Effect.delay(20)
-    ))
-
-type Enqueued = ReadonlyArray<{ readonly id: string; readonly at: number }>
-
-/** Each job started so soon after it was stored, or after the fault was over, whichever came later. */
-const startedWithin = Effect.fnUntraced(function*(
-  millis: number,
-  starts: ReadonlyMap<string, number>,
-  jobs: Enqueued,
-  faultOverAt = 0
-) {
-  yield* Watch.untilTrue(() => jobs.every(({ id }) => starts.has(id)), "all jobs to start", 28_000)
-  for (const { at, id } of jobs) assert.isBelow((starts.get(id) ?? 0) - Math.max(at, faultOverAt), millis, id)
-})
-
-/** The worker has run a job, and now waits for word. */
-const warmUp = Effect.fnUntraced(function*(site: Site.Site, starts: ReadonlyMap<string, number>) {
-  const id = yield* site.use(Ping.enqueue(undefined))
-  yield* Watch.untilTrue(() => starts.has(id), "the first job to start")
-  yield* Effect.sleep(300)
-})
 
 layer(TestDatabase.layer, { excludeTestServices: true })("Word of new work", (it) => {
   it.effect("comes within two seconds after the listening connection was ended by the server", () =>
@@ -92,38 +44,6 @@ layer(TestDatabase.layer, { excludeTestServices: true })("Word of new work", (it
       const after = yield* enqueueTen(producer, "healed")
       yield* startedWithin(2000, starts, after)
     }).pipe(Effect.scoped), 45_000)
-
-  it.effect(
-    "comes within 15 seconds after all connections of the worker went silent for good, and its end comes as soon",
-    () =>
-      Effect.gen(function*() {
-        const { url } = yield* TestDatabase.TestDatabase
-        const proxy = yield* SilentProxy.make(url)
-        const producer = yield* Site.open(url)
-        const scope = yield* Scope.make()
-        const end = yield* Effect.cached(Effect.forkDetach(Scope.close(scope, Exit.void)))
-        yield* Effect.gen(function*() {
-          const site = yield* Scope.provide(Site.open(proxy.url), scope)
-          const { handler, starts } = listener()
-          const worker = yield* Scope.provide(site.work(handler, deaf), scope)
-          yield* warmUp(producer, starts)
-          yield* proxy.silence
-          const silentAt = performance.now()
-          const during = yield* enqueueTen(producer, "silent")
-          yield* startedWithin(15_000, starts, during, silentAt)
-          const after = yield* enqueueTen(producer, "known")
-          yield* startedWithin(2000, starts, after)
-          yield* Watch.until(
-            Effect.map(worker.health, ({ status }) => status === "ok" ? Option.some(status) : Option.none()),
-            "the worker to be well"
-          )
-          yield* proxy.silence
-          const ended = yield* Effect.timeoutOption(Effect.flatMap(end, Fiber.await), "15 seconds")
-          assert.isTrue(Option.isSome(ended), "the program ends")
-        }).pipe(Effect.ensuring(end))
-      }).pipe(Effect.scoped),
-    70_000
-  )
 
   it.effect("comes within two seconds after a database that was down for six", () =>
     Effect.gen(function*() {

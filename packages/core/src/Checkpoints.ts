@@ -7,6 +7,7 @@ import type * as Effect from "effect/Effect"
 import type { StepWrite } from "./Checkpoint.ts"
 import type { LeaseRef } from "./Ids.ts"
 import type { LeaseRejected, StoreUnavailable } from "./Refusals.ts"
+import type { State } from "./State.ts"
 
 export interface SleepWrite {
   readonly lease: LeaseRef
@@ -31,8 +32,14 @@ export class Checkpoints extends Context.Service<Checkpoints, {
    * A batch should hold at most one write of a job; more are applied in their order, one statement each.
    */
   readonly write: (batch: ReadonlyArray<StepWrite>) => Effect.Effect<ReadonlyArray<boolean>, StoreUnavailable>
-  /** Stores the wake time and snoozes the job until then, in one statement; the lease ends with it. */
-  readonly sleep: (write: SleepWrite) => Effect.Effect<void, LeaseRejected | StoreUnavailable>
-  /** Rewrites the stored step names to a new step set, before the handler runs. */
+  /**
+   * Stores the wake time and snoozes the job until then, in one statement; the lease ends with it. Answers what the job
+   * is now: `scheduled`, or `archived` when it would wake at its deadline or later.
+   */
+  readonly sleep: (write: SleepWrite) => Effect.Effect<State, LeaseRejected | StoreUnavailable>
+  /**
+   * Rewrites the stored step names to a new step set, before the handler runs. Repeated, it changes nothing: a job that
+   * has the step set already keeps its records.
+   */
   readonly remap: (remap: Remap) => Effect.Effect<void, LeaseRejected | StoreUnavailable>
 }>()("@headgate/core/Checkpoints") {}

@@ -46,7 +46,7 @@ export const Codec = {
     const nothing = isVoid
       ? Result.mapError(fromJson(null), (error) => schemaFault("decode", error, options))
       : undefined
-    return guarded<A>(options, {
+    return guarded<A>({
       encode: (value) => {
         if (isVoid && value === undefined) return NOTHING_ENCODED
         const json = toJson(value)
@@ -62,20 +62,22 @@ export const Codec = {
           ? Result.fail(schemaFault("decode", value.failure, options))
           : Result.succeed(value.success)
       }
-    })
+    }, options)
   },
   /** Makes a codec of two functions, which may throw: what they throw becomes a `CodecError`. */
   make: <A>(
     functions: { readonly encode: (value: A) => Uint8Array; readonly decode: (bytes: Uint8Array) => A },
     options: CodecOptions = {}
   ): Codec<A> =>
-    guarded(options, {
+    guarded({
       encode: (value) => Result.succeed(functions.encode(value)),
       decode: (bytes) => Result.succeed(functions.decode(bytes))
-    })
+    }, options),
+  /** The same codec, but what it throws becomes a `CodecError`. */
+  guarded: <A>(codec: Codec<A>, options: CodecOptions = {}): Codec<A> => guarded(codec, options)
 }
 
-const guarded = <A>(options: CodecOptions, codec: Codec<A>): Codec<A> => ({
+const guarded = <A>(codec: Codec<A>, options: CodecOptions): Codec<A> => ({
   encode: (value) => {
     try {
       return codec.encode(value)
@@ -92,7 +94,8 @@ const guarded = <A>(options: CodecOptions, codec: Codec<A>): Codec<A> => ({
   }
 })
 
-const parseJson = (bytes: Uint8Array, options: CodecOptions): Result.Result<unknown, CodecError> => {
+/** JSON from UTF-8 bytes; a fault names the place and quotes nothing. */
+export const parseJson = (bytes: Uint8Array, options: CodecOptions): Result.Result<unknown, CodecError> => {
   if (bytes.length === 0) return Result.fail(fault("decode", "no bytes where JSON was expected", options))
   let text: string
   try {

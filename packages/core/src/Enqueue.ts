@@ -2,10 +2,11 @@
 import * as DateTime from "effect/DateTime"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
 import type { Codec, CodecError } from "./Codec.ts"
 import { Envelope } from "./Envelope.ts"
 import { IdGen } from "./IdGen.ts"
-import { wholeMillis } from "./Millis.ts"
+import { wholeMillis, zeroOrMillis } from "./Millis.ts"
 import { Invalid } from "./Refusals.ts"
 import type { TaskOptions } from "./Task.ts"
 import { traceHeaders } from "./TraceHeaders.ts"
@@ -18,6 +19,14 @@ export interface EnqueueOptions {
   readonly partitionKey?: string | undefined
   /** At most one unfinished job holds a key; the next one is `Duplicate`. */
   readonly uniqueKey?: string | Uint8Array | undefined
+  /** The key is shared by all kinds. */
+  readonly uniqueAcrossKinds?: boolean | undefined
+  /** Bits of UNIQUE_REPLACE_*: what this job, if it is a duplicate, writes over the waiting holder of its key. */
+  readonly uniqueReplace?: number | undefined
+  /** This job, if it is a duplicate, moves the waiting holder's due time to so long from now. */
+  readonly uniqueDebounce?: Duration.Input | undefined
+  /** What tells poison apart: 1 to 128 visible ASCII characters. Default: computed from kind and payload. */
+  readonly fingerprint?: string | undefined
   /** -32,768 to 32,767; higher runs first inside a queue. */
   readonly priority?: number | undefined
   /** Run no earlier than so long from now. Excludes `at`. */
@@ -47,6 +56,9 @@ export const envelopeOf = Effect.fnUntraced(function*<P, S, E, Steps extends str
   options: EnqueueOptions = {}
 ): Effect.fn.Return<Envelope, Invalid | CodecError> {
   const ids = yield* IdGen
+  const refusal = refuseBoth("delay", options.delay, "at", options.at) ??
+    refuseBoth("deadline", options.deadline, "deadlineAt", options.deadlineAt)
+  if (refusal !== undefined) return yield* refusal
   const bytes = yield* Effect.fromResult(codec.encode(payload))
   const uniqueKey = options.uniqueKey ?? task.uniqueKey?.(payload)
   const deadline = options.deadline ?? (options.deadlineAt === undefined ? task.deadline : undefined)
@@ -58,16 +70,20 @@ export const envelopeOf = Effect.fnUntraced(function*<P, S, E, Steps extends str
     queue: options.queue ?? task.queue,
     partitionKey: options.partitionKey ?? task.partitionKey?.(payload),
     uniqueKey: typeof uniqueKey === "string" ? yield* keyBytes(uniqueKey) : uniqueKey,
+    uniqueExcludeKind: options.uniqueAcrossKinds,
+    uniqueReplace: options.uniqueReplace,
+    uniqueDebounceMs: yield* millis("uniqueDebounce", options.uniqueDebounce),
+    fingerprint: options.fingerprint,
     priority: options.priority ?? task.priority,
     maxAttempts: options.maxAttempts ?? task.maxAttempts,
     crashLimit: options.crashLimit ?? task.crashLimit,
-    delayMs: yield* millis("delay", options.delay, 0),
-    scheduledAtMs: epochMillis(options.at),
+    delayMs: yield* millis("delay", options.delay, zeroOrMillis),
+    scheduledAtMs: yield* epochMillis("at", options.at),
     timeoutMs: yield* millis("timeout", options.timeout ?? task.timeout),
     deadlineInMs: yield* millis("deadline", deadline),
-    deadlineAtMs: epochMillis(options.deadlineAt),
+    deadlineAtMs: yield* epochMillis("deadlineAt", options.deadlineAt),
     queueTimeoutMs: yield* millis("queueTimeout", options.queueTimeout ?? task.queueTimeout),
-    retentionMs: yield* millis("retention", options.retention ?? task.retention, 0),
+    retentionMs: yield* millis("retention", options.retention ?? task.retention, zeroOrMillis),
     headers: yield* traceHeaders(options.headers),
     tags: options.tags,
     pending: options.pending
@@ -82,12 +98,25 @@ const keyBytes = (key: string): Effect.Effect<Uint8Array, Invalid> =>
 
 const HALF_PAIR = /\p{Surrogate}/u
 
+const refuseBoth = (field: string, one: unknown, other: string, another: unknown): Invalid | undefined =>
+  one === undefined || another === undefined
+    ? undefined
+    : new Invalid({ field, message: `${field} and ${other} exclude each other` })
+
 const millis = (
   field: string,
   input: Duration.Input | undefined,
-  min = 1
+  check: typeof zeroOrMillis = wholeMillis
 ): Effect.Effect<number | undefined, Invalid> =>
-  input === undefined ? Effect.undefined : Effect.fromResult(wholeMillis(field, input, min))
+  input === undefined ? Effect.undefined : Effect.fromResult(check(field, input))
 
-const epochMillis = (input: DateTime.DateTime.Input | undefined): number | undefined =>
-  input === undefined ? undefined : DateTime.toEpochMillis(DateTime.makeUnsafe(input))
+const epochMillis = (
+  field: string,
+  input: DateTime.DateTime.Input | undefined
+): Effect.Effect<number | undefined, Invalid> => {
+  if (input === undefined) return Effect.undefined
+  const time = DateTime.make(input)
+  return Option.isSome(time)
+    ? Effect.succeed(DateTime.toEpochMillis(time.value))
+    : new Invalid({ field, message: `${field} is not a point in time` })
+}

@@ -20,7 +20,7 @@ export interface StoredError {
 
 export const storedError = (failure: unknown): StoredError => {
   const tag = tagOf(failure)
-  const message = messageOf(failure)
+  const message = tag === "SqlError" ? innermostMessage(failure) : messageOf(failure)
   return {
     tag,
     message: bounded(message, MAX_ERROR_MESSAGE_BYTES),
@@ -44,6 +44,17 @@ const causes = (failure: unknown, first: string): string => {
 const entry = (failure: unknown, tag: string, message: string): string => {
   const head = message === "" ? tag : `${tag}: ${bounded(message, MAX_PART_BYTES)}`
   return head + bounded(framesOf(failure, message), MAX_PART_BYTES)
+}
+
+// What the database said stands below two wrappers that only say that a query failed.
+const innermostMessage = (failure: unknown): string => {
+  let innermost = failure
+  for (let depth = 0; depth < MAX_CAUSES; depth++) {
+    const cause = causeOf(innermost)
+    if (cause === undefined || messageOf(cause) === "") break
+    innermost = cause
+  }
+  return messageOf(innermost)
 }
 
 // The stack begins with the message, of any length and content: the frames are looked for behind it.

@@ -36,16 +36,17 @@ export type Event =
   | { readonly _tag: "JobQuarantined"; readonly jobId: string; readonly kind: string; readonly crashAttempt: number }
   | { readonly _tag: "JobsExpired"; readonly jobIds: ReadonlyArray<string> }
   | { readonly _tag: "JobsEvicted"; readonly count: number }
-  /** A handler was told to stop and has not, `graceMs` later. */
-  | {
-    readonly _tag: "HandlerStuck"
-    readonly jobId: string
-    readonly kind: string
-    readonly reason: InterruptionReason
-  }
+  /** A handler has not stopped within the worker's `handlerGrace`: its attempt is settled without it, its slot stays taken. */
+  | { readonly _tag: "HandlerStuck"; readonly jobId: string; readonly kind: string; readonly reason: StuckReason }
   /** A loop of the worker met a store fault and tries again. Told once per outage. */
   | { readonly _tag: "StoreUnreachable"; readonly operation: string; readonly message: string }
   | { readonly _tag: "StoreReachable"; readonly operation: string }
+
+/**
+ * Why a handler should have stopped: it was interrupted for this reason, it ended its own attempt (`ended`: a snooze, a
+ * completion), or it has answered and what it registered with its scope does not end (`finalizers`).
+ */
+export type StuckReason = InterruptionReason | "ended" | "finalizers"
 
 export interface Telemetry {
   /** False spares the making of events. */

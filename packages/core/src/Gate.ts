@@ -5,11 +5,17 @@
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
 import type { AdmitRequest, Claim } from "./Claim.ts"
+import type { JobId } from "./Ids.ts"
 import type { StoreUnavailable } from "./Refusals.ts"
 
 export interface Admission {
   /** In the order they should start. All are owned by the caller from now on. */
   readonly claims: ReadonlyArray<Claim>
+  /**
+   * Jobs that this call met past their deadline or their time in the queue, and archived. The caller tells it, as the
+   * sweep tells what `expireDue` answers.
+   */
+  readonly expired: ReadonlyArray<JobId>
   /** The gate stopped at a work budget, not for want of work: ask again at once. */
   readonly more: boolean
 }

@@ -5,7 +5,7 @@
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
 import type { AttemptServices } from "./Job.ts"
-import type { TaskDefinition } from "./Task.ts"
+import type { TaskDefinition } from "./TaskDefinition.ts"
 
 /** Marks in the type of a context that it holds the handler of a kind. */
 export interface Handler<Kind extends string> {

@@ -29,6 +29,8 @@ export interface HeartbeatSession {
   readonly track: (lease: LeaseRef, sentAt: number) => TrackedLease
   /** Leases that the store reported lost. A lease that only ran out locally shows in `validUntil` alone. */
   readonly lost: Queue.Dequeue<LostLease>
+  /** Each change of whether the store accepts the beats: undefined when it does, else why not. Absent: it cannot tell. */
+  readonly beats?: Queue.Dequeue<StoreUnavailable | undefined> | undefined
 }
 
 export interface TrackedLease {

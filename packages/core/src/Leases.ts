@@ -37,17 +37,23 @@ export interface Settlement {
   readonly outcome: Outcome
 }
 
-/** The answer for one settlement: applied (the job is now in `state`), or refused with what the row had become. */
+/**
+ * The answer for one settlement: applied (the job is now in `state`), refused with what the row had become, or `Busy`:
+ * another transaction holds the row, nothing was written and the lease is still the caller's, who settles it again after
+ * a pause.
+ */
 export type Settled =
   | { readonly _tag: "Applied"; readonly jobId: JobId; readonly state: State | "deleted" }
+  | { readonly _tag: "Busy"; readonly jobId: JobId; readonly state: "running" }
   | { readonly _tag: "Rejected"; readonly jobId: JobId; readonly state: State | "missing" }
 
 export class Leases extends Context.Service<Leases, {
   /** Extends each lease by `leaseMs` from store time, in one statement; answers which are lost and why. */
   readonly renew: (leases: ReadonlyArray<LeaseRef>, leaseMs: number) => Effect.Effect<Renewal, StoreUnavailable>
   /**
-   * Applies or refuses each outcome by itself, one answer per settlement in the order given. A refused or repeated item
-   * never affects the others. Repeating a settlement whose first answer was lost answers `Applied`.
+   * Applies or refuses each outcome by itself, one answer per settlement in the order given. A refused, repeated or
+   * `Busy` item never affects the others: only the busy ones are to be tried again. Repeating a settlement whose first
+   * answer was lost answers `Applied`.
    */
   readonly settle: (batch: ReadonlyArray<Settlement>) => Effect.Effect<ReadonlyArray<Settled>, StoreUnavailable>
 }>()("@headgate/core/Leases") {}

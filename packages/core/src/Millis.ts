@@ -15,11 +15,20 @@ export const MAX_TIME_MS = 253_402_300_799_999
 
 /** Rounds to whole milliseconds. What rounds below `minMs` (default 1) is refused with the minimum named. */
 export const wholeMillis = (field: string, input: Duration.Input, minMs = 1): Result.Result<number, Invalid> => {
-  const duration = Duration.fromInput(input)
+  // `Duration` takes NaN for zero.
+  const duration = typeof input === "number" && Number.isNaN(input) ? Option.none() : Duration.fromInput(input)
   if (Option.isNone(duration)) return Result.fail(new Invalid({ field, message: `${field} is not a duration` }))
   const ms = Math.round(Duration.toMillis(duration.value))
   const refusal = refuseMillis(field, ms, minMs)
   return refusal === undefined ? Result.succeed(ms) : Result.fail(refusal)
+}
+
+/** The same for a duration whose zero is a choice of its own: what only rounds to zero is refused. */
+export const zeroOrMillis = (field: string, input: Duration.Input): Result.Result<number, Invalid> => {
+  const ms = wholeMillis(field, input, 0)
+  return Result.isSuccess(ms) && ms.success === 0 && !Duration.isZero(Duration.fromInputUnsafe(input))
+    ? wholeMillis(field, input)
+    : ms
 }
 
 /** The refusal of a number that is not a whole count of milliseconds in `minMs`..100 years, if it is not. */

@@ -16,20 +16,32 @@ export class Invalid extends Schema.TaggedError<Invalid>()("Invalid", {
 export class IdConflict extends Schema.TaggedError<IdConflict>()("IdConflict", {
   id: Schema.String,
   index: Schema.optionalKey(Schema.Number)
-}) {}
+}) {
+  override get message(): string {
+    return `the id ${this.id} belongs to a job with another kind, payload or queue`
+  }
+}
 
 /** An unfinished job already holds the unique key. `index` is the refused job's place in the batch. */
 export class Duplicate extends Schema.TaggedError<Duplicate>()("Duplicate", {
   existingId: Schema.String,
   replaced: Schema.Boolean,
   index: Schema.Number
-}) {}
+}) {
+  override get message(): string {
+    return `job ${this.existingId} holds the unique key${this.replaced ? " and was given the new values" : ""}`
+  }
+}
 
 /** The lease is no longer current: another attempt may own the job. `state` is what the row had become. Stop at once. */
 export class LeaseRejected extends Schema.TaggedError<LeaseRejected>()("LeaseRejected", {
   jobId: Schema.String,
   state: Schema.String
-}) {}
+}) {
+  override get message(): string {
+    return `the lease on job ${this.jobId} is no longer current: the job is ${this.state}`
+  }
+}
 
 /** The store cannot be reached or answered with a passing fault. Safe to retry; nothing is charged to any job. */
 export class StoreUnavailable extends Schema.TaggedError<StoreUnavailable>()("StoreUnavailable", {
@@ -39,20 +51,32 @@ export class StoreUnavailable extends Schema.TaggedError<StoreUnavailable>()("St
 }) {}
 
 /** No such job (or it was evicted). */
-export class NotFound extends Schema.TaggedError<NotFound>()("NotFound", { id: Schema.String }) {}
+export class NotFound extends Schema.TaggedError<NotFound>()("NotFound", { id: Schema.String }) {
+  override get message(): string {
+    return `there is no job ${this.id}`
+  }
+}
 
 /** The operation does not apply to a job in this state; nothing changed. */
 export class WrongState extends Schema.TaggedError<WrongState>()("WrongState", {
   id: Schema.String,
   operation: Schema.String,
   state: Schema.String
-}) {}
+}) {
+  override get message(): string {
+    return `${this.operation} does not apply to job ${this.id}, which is ${this.state}`
+  }
+}
 
 /** The job cannot come back under its unique key: the job named `holderId` holds it. */
 export class KeyTaken extends Schema.TaggedError<KeyTaken>()("KeyTaken", {
   id: Schema.String,
   holderId: Schema.String
-}) {}
+}) {
+  override get message(): string {
+    return `job ${this.id} cannot come back: job ${this.holderId} holds its unique key`
+  }
+}
 
 /** The operation was called inside an open transaction of a client other than the application's own. */
 export class ForeignTransaction extends Schema.TaggedError<ForeignTransaction>()("ForeignTransaction", {

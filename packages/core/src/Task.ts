@@ -6,25 +6,24 @@ import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import type * as Option from "effect/Option"
-import * as Result from "effect/Result"
-import * as Schema from "effect/Schema"
+import type * as Schema from "effect/Schema"
 import type { SqlError } from "effect/sql/SqlError"
 import { awaitEnd, type AwaitOptions, type JobEnded, resultOf } from "./Await.ts"
-import { Codec, CodecError } from "./Codec.ts"
+import { Codec, type CodecError } from "./Codec.ts"
 import { type EnqueueOptions, envelopeOf } from "./Enqueue.ts"
 import type { Envelope } from "./Envelope.ts"
 import { type Handler, handlerKey, type Registration } from "./Handler.ts"
 import type { JobId } from "./Ids.ts"
 import type { Inspect } from "./Inspect.ts"
 import { type AttemptServices, Job } from "./Job.ts"
-import { refuseName } from "./Kind.ts"
-import { MAX_OPAQUE_SCHEMA_VERSION } from "./Output.ts"
 import { type EnqueueRefusal, Producer } from "./Producer.ts"
 import type { ForeignTransaction, Invalid, NotFound, StoreUnavailable } from "./Refusals.ts"
-import { defaultRetry, type RetryPolicy } from "./Retry.ts"
-import { Cursor, type CursorOptions, Once, type OnceOptions, refuseStepName, type SavePosition, Step } from "./Step.ts"
+import type { RetryPolicy } from "./Retry.ts"
+import { Cursor, type CursorOptions, Once, type OnceOptions, type SavePosition, Step } from "./Step.ts"
 import type { Nothing, StepOptions, StepRefusal, StepResultOptions } from "./Step.ts"
 import type { Transactional } from "./Transactional.ts"
+import { defineTask, type TaskDefinition } from "./TaskDefinition.ts"
+import type { Upcasts } from "./Upcast.ts"
 
 /** A step set that earlier builds declared, and what became of its names. A name left out keeps its name. */
 export interface StepMapping {
@@ -47,7 +46,7 @@ export interface TaskOptions<P, S, E, Steps extends string> {
    * From the JSON of version n to the JSON of version n + 1, by n. A payload with a gap in the chain is parked as
    * `undecodable`. With a `codec` of your own they go from bytes to bytes.
    */
-  readonly upcast?: Readonly<Record<number, (old: any) => unknown>> | undefined
+  readonly upcast?: Upcasts | undefined
   /** Other kinds this task also answers to, for renames. */
   readonly aliases?: ReadonlyArray<string> | undefined
   /** The names its steps may use; the compiler checks them. A changed set needs a mapping. */
@@ -76,26 +75,11 @@ export interface TaskOptions<P, S, E, Steps extends string> {
   readonly isFailure?: ((error: E) => boolean) | undefined
 }
 
-/** What the worker needs of a task, with its types erased. */
-export interface TaskDefinition {
-  readonly kind: string
-  readonly aliases: ReadonlyArray<string>
-  readonly version: number
-  readonly queue: string
-  readonly retry: RetryPolicy
-  /** Sorted; undefined when the task declares none. */
-  readonly stepSet: ReadonlyArray<string> | undefined
-  /** As declared: the likely order. */
-  readonly steps: ReadonlyArray<string>
-  readonly stepMappings: ReadonlyArray<StepMapping>
-  readonly decodePayload: (bytes: Uint8Array, version: number) => Result.Result<unknown, CodecError>
-  readonly success: Codec<unknown>
-  readonly error: Codec<unknown>
-  readonly isFailure: (error: unknown) => boolean
-}
-
-/** What a handler may fail with beside the task's own errors: refusals of steps, and SQL faults of its own queries. */
-export type AttemptRefusal = StepRefusal | ForeignTransaction | SqlError
+/**
+ * What a handler may fail with beside the task's own errors: refusals of steps and of jobs it enqueues, SQL faults of its
+ * own queries, and an outage of the store, which consumes no attempt.
+ */
+export type AttemptRefusal = StepRefusal | EnqueueRefusal | SqlError
 
 export interface Task<Kind extends string, P, S, E, Steps extends string> {
   readonly kind: Kind
@@ -106,7 +90,7 @@ export interface Task<Kind extends string, P, S, E, Steps extends string> {
     payload: P,
     options?: EnqueueOptions
   ) => Effect.Effect<JobId, EnqueueRefusal | CodecError, Producer>
-  /** Stores 1 to 10,000 jobs, all or none. */
+  /** Stores up to 10,000 jobs, all or none. */
   readonly enqueueAll: (
     payloads: Iterable<P>,
     options?: EnqueueOptions | ((payload: P, index: number) => EnqueueOptions)
@@ -116,13 +100,13 @@ export interface Task<Kind extends string, P, S, E, Steps extends string> {
    * end is `JobEnded`; a job that its success deletes (retention zero) is `NotFound`.
    */
   readonly await: (
-    id: JobId,
+    id: string,
     options?: AwaitOptions
-  ) => Effect.Effect<S, E | JobEnded | NotFound | StoreUnavailable | CodecError, Inspect>
+  ) => Effect.Effect<S, E | JobEnded | NotFound | CodecError | Invalid, Inspect>
   /** The stored result; none while the job is unfinished, or when it has none. */
   readonly result: (
-    id: JobId
-  ) => Effect.Effect<Option.Option<S>, NotFound | StoreUnavailable | CodecError, Inspect>
+    id: string
+  ) => Effect.Effect<Option.Option<S>, NotFound | StoreUnavailable | CodecError | Invalid, Inspect>
   /** The stored form of a job, unsent: to enqueue jobs of several tasks as one batch through `Producer`. */
   readonly envelope: (payload: P, options?: EnqueueOptions) => Effect.Effect<Envelope, Invalid | CodecError>
 
@@ -186,8 +170,10 @@ const make = <const Kind extends string, P, S = void, E = never, const Steps ext
   kind: Kind,
   options: TaskOptions<P, S, E, Steps>
 ): Task<Kind, P, S, E, Steps> => {
-  const payloadCodec = options.codec ?? Codec.json(options.payload, { kind })
-  const definition = define(kind, options, payloadCodec)
+  const payloadCodec = options.codec === undefined
+    ? Codec.json(options.payload, { kind })
+    : Codec.guarded(options.codec, { kind })
+  const definition = defineTask(kind, options, payloadCodec)
   const envelope = (payload: P, enqueueOptions?: EnqueueOptions) =>
     envelopeOf(kind, definition.version, payloadCodec, options, payload, enqueueOptions)
   return {
@@ -208,6 +194,7 @@ const make = <const Kind extends string, P, S = void, E = never, const Steps ext
         const each = typeof enqueueOptions === "function" ? enqueueOptions(payload, envelopes.length) : enqueueOptions
         envelopes.push(yield* envelope(payload, each))
       }
+      if (envelopes.length === 0) return []
       return (yield* producer.enqueue(envelopes)).map((enqueued) => enqueued.id)
     }),
     // SAFETY: both decode with this task's own schemas, whose types are S and E.
@@ -241,82 +228,3 @@ const toLayer = <Kind extends string, P, S, E, R>(
       context
     }))
   )
-
-const define = <P, S, E, Steps extends string>(
-  kind: string,
-  options: TaskOptions<P, S, E, Steps>,
-  payload: Codec<P>
-): TaskDefinition => {
-  const version = options.version ?? 1
-  const refusal = refuseName("kind", kind) ??
-    firstRefusal(options.aliases ?? [], (alias) => refuseName("alias", alias)) ??
-    firstRefusal(options.steps ?? [], refuseStepName)
-  if (refusal !== undefined) throw refusal
-  if (!Number.isInteger(version) || version < 1 || version > MAX_OPAQUE_SCHEMA_VERSION) {
-    throw new RangeError(`version of task ${kind} must be 1 to ${MAX_OPAQUE_SCHEMA_VERSION}, got ${version}`)
-  }
-  const isFailure = options.isFailure
-  return {
-    kind,
-    aliases: options.aliases ?? [],
-    version,
-    queue: options.queue ?? "default",
-    retry: options.retry ?? defaultRetry,
-    stepSet: options.steps === undefined ? undefined : [...new Set<string>(options.steps)].sort(),
-    steps: options.steps ?? [],
-    stepMappings: options.stepMappings ?? [],
-    decodePayload: decoder(kind, version, payload, options),
-    success: options.success === undefined ? erased(Schema.Void, kind) : erased(options.success, kind),
-    error: options.error === undefined ? erased(Schema.Never, kind) : erased(options.error, kind),
-    // SAFETY: the worker asks only about errors that the task's error schema encodes.
-    isFailure: isFailure === undefined ? () => true : (error) => isFailure(error as E)
-  }
-}
-
-const firstRefusal = <A>(values: ReadonlyArray<A>, refuse: (value: A) => Invalid | undefined): Invalid | undefined => {
-  for (const value of values) {
-    const refusal = refuse(value)
-    if (refusal !== undefined) return refusal
-  }
-  return undefined
-}
-
-const erased = <A>(schema: Schema.Codec<A, unknown>, kind: string): Codec<unknown> => {
-  const { decode, encode } = Codec.json(schema, { kind })
-  // SAFETY: encoding checks the value against the schema, so any value may be offered.
-  return { decode, encode: encode as (value: unknown) => ReturnType<typeof encode> }
-}
-
-const decoder = <P, S, E, Steps extends string>(
-  kind: string,
-  version: number,
-  codec: Codec<P>,
-  options: TaskOptions<P, S, E, Steps>
-) =>
-(bytes: Uint8Array, from: number): Result.Result<unknown, CodecError> => {
-  if (from === version) return codec.decode(bytes)
-  const isJson = options.codec === undefined
-  try {
-    let value: unknown = isJson ? JSON.parse(new TextDecoder().decode(bytes)) : bytes
-    for (let step = from; step < version; step++) {
-      const upcast = options.upcast?.[step]
-      if (upcast === undefined) return Result.fail(noUpcast(kind, from, version, step))
-      value = upcast(value)
-    }
-    const upcasted = isJson ? new TextEncoder().encode(JSON.stringify(value)) : value
-    return upcasted instanceof Uint8Array ? codec.decode(upcasted) : Result.fail(noUpcast(kind, from, version, from))
-  } catch (cause) {
-    return Result.fail(
-      new CodecError({ direction: "decode", kind, message: `upcast from version ${from}: ${String(cause)}` })
-    )
-  }
-}
-
-const noUpcast = (kind: string, from: number, version: number, at: number): CodecError =>
-  new CodecError({
-    direction: "decode",
-    kind,
-    message: `payload has version ${from}, this worker has ${version}, and there is no usable upcast from ${at} to ${
-      at + 1
-    }`
-  })

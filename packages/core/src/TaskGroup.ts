@@ -5,7 +5,8 @@ import * as Result from "effect/Result"
 import type { Handler } from "./Handler.ts"
 import type { AttemptServices } from "./Job.ts"
 import { checkKindCollisions } from "./Kind.ts"
-import type { AttemptRefusal, Task, TaskDefinition } from "./Task.ts"
+import type { AttemptRefusal, Task } from "./Task.ts"
+import type { TaskDefinition } from "./TaskDefinition.ts"
 
 /** Any task, whatever its types. */
 export interface AnyTask {

@@ -7,6 +7,9 @@ import type * as Effect from "effect/Effect"
 import type { LeaseRef } from "./Ids.ts"
 import type { ForeignTransaction, LeaseRejected, StoreUnavailable } from "./Refusals.ts"
 
+/** The longest effect key, in bytes of UTF-8: it is an index key. */
+export const MAX_EFFECT_KEY_BYTES = 1024
+
 export interface OnceWrite {
   readonly lease: LeaseRef
   readonly leaseMs: number

@@ -1,4 +1,5 @@
 import { Data, Redacted, Schema } from "effect"
+import { SqlError, UnknownError } from "effect/sql/SqlError"
 import { assert, describe, it } from "vitest"
 import { MAX_ERROR_MESSAGE_BYTES, MAX_ERROR_TEXT_BYTES, type StoredError, storedError } from "../src/ErrorText.ts"
 
@@ -23,6 +24,16 @@ const hostile = (): unknown =>
       throw new Error("trap")
     }
   })
+
+describe("a failed query", () => {
+  it("says what the database said", () => {
+    const cause = new Error('relation "nope" does not exist')
+    const failed = new SqlError({ reason: new UnknownError({ cause, message: "Query failed", operation: "execute" }) })
+    const { message, tag, text } = storedError(failed)
+    assert.deepStrictEqual([tag, message], ["SqlError", 'relation "nope" does not exist'])
+    assert.include(text, "Query failed")
+  })
+})
 
 describe("a usual error", () => {
   it("is stored with name, message, stack and causes", () => {

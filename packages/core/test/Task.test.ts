@@ -1,6 +1,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import { type Handler, handlersIn } from "@headgate/core/Handler"
 import type { AttemptServices } from "@headgate/core/Job"
+import { Invalid } from "@headgate/core/Refusals"
 import { Cursor, Once, Step } from "@headgate/core/Step"
 import { Task } from "@headgate/core/Task"
 import { TaskGroup } from "@headgate/core/TaskGroup"
@@ -73,12 +74,62 @@ describe("Task", () => {
     assert.include(Result.isFailure(decoded) ? decoded.failure.message : "", "no shop")
   })
 
-  it("a bad kind, alias or step name is refused where the task is defined", () => {
-    assert.throws(() => Task.make("-bad", { payload: Schema.Void }))
-    assert.throws(() => Task.make("ok", { payload: Schema.Void, aliases: ["no spaces"] }))
-    assert.throws(() => Task.make("ok", { payload: Schema.Void, steps: ["a[b]"] }))
-    assert.throws(() => Task.make("ok", { payload: Schema.Void, version: 0 }))
+  it("what breaks a rule is refused where the task is defined, by name", () => {
+    const refused = (kind: string, options: object): unknown => {
+      try {
+        return Task.make(kind, { payload: Schema.Void, ...options })
+      } catch (refusal) {
+        return refusal instanceof Invalid ? refusal.field : refusal
+      }
+    }
+    const cases: ReadonlyArray<readonly [field: string, kind: string, options: object]> = [
+      ["kind", "-bad", {}],
+      ["aliases", "ok", { aliases: ["no spaces"] }],
+      ["step", "ok", { steps: ["a[b]"] }],
+      ["steps", "ok", { steps: ["a", "a"] }],
+      ["step", "ok", { stepMappings: [{ from: ["a"], to: { a: "b,c" } }] }],
+      ["stepMappings", "ok", { steps: ["b"], stepMappings: [{ from: ["a"], to: { a: "c" } }] }],
+      ["version", "ok", { version: 0 }],
+      ["queue", "ok", { queue: "no spaces" }],
+      ["priority", "ok", { priority: 1.5 }],
+      ["maxAttempts", "ok", { maxAttempts: 0 }],
+      ["crashLimit", "ok", { crashLimit: 1001 }],
+      ["timeout", "ok", { timeout: "100 micros" }],
+      ["retention", "ok", { retention: Number.NaN }]
+    ]
+    assert.deepStrictEqual(cases.map(([, kind, options]) => refused(kind, options)), cases.map(([field]) => field))
   })
+
+  it("a codec that throws is a readable refusal", () => {
+    const broken = () => {
+      throw new Error("no codec today")
+    }
+    const Odd = Task.make("odd", { payload: Schema.String, codec: { encode: broken, decode: broken } })
+    assert.include(Result.getOrThrow(Result.flip(Odd.definition.decodePayload(json("x"), 1))).message, "no codec today")
+  })
+
+  it("an old payload that is no JSON is refused without being quoted", () => {
+    const Old = Task.make("old", { payload: Schema.String, version: 2, upcast: { 1: (v1) => v1 } })
+    const refusal = Result.getOrThrow(Result.flip(Old.definition.decodePayload(new TextEncoder().encode("secret!"), 1)))
+    assert.notInclude(refusal.message, "secret")
+  })
+
+  it.effect("a time that is none, and two times where one counts, are refused by name", () =>
+    Effect.gen(function*() {
+      const payload = { shop: "n", days: [] }
+      const refusals = [
+        yield* Effect.flip(Import.envelope(payload, { at: new Date(Number.NaN) })),
+        yield* Effect.flip(Import.envelope(payload, { deadlineAt: "never" })),
+        yield* Effect.flip(Import.envelope(payload, { delay: Number.NaN })),
+        yield* Effect.flip(Import.envelope(payload, { retention: "400 micros" })),
+        yield* Effect.flip(Import.envelope(payload, { delay: "1 second", at: 0 })),
+        yield* Effect.flip(Import.envelope(payload, { deadline: "1 second", deadlineAt: 0 }))
+      ]
+      assert.deepStrictEqual(
+        refusals.map((refusal) => refusal._tag === "Invalid" ? refusal.field : refusal._tag),
+        ["at", "deadlineAt", "delay", "retention", "delay", "deadline"]
+      )
+    }))
 
   it.effect("a handler's layer puts the task where the worker looks for it", () =>
     Effect.gen(function*() {

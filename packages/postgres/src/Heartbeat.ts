@@ -8,6 +8,7 @@
  */
 import { Heartbeat, type HeartbeatOptions, type HeartbeatSession, monotonicMs } from "@headgate/core/Heartbeat"
 import { Leases, type LostLease } from "@headgate/core/Leases"
+import { StoreUnavailable } from "@headgate/core/Refusals"
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -40,8 +41,9 @@ const make = Effect.gen(function*() {
     const slots = Slots.make(options.maxLeases ?? options.capacity)
     const writer = Slots.makeWriter(slots)
     const lost = yield* Queue.unbounded<LostLease>()
+    const beats = yield* Queue.unbounded<StoreUnavailable | undefined>()
     const isUp = yield* Deferred.make<void>()
-    const report = makeReporter(writer, lost, isUp, Effect.runForkWith(yield* Effect.context<never>()))
+    const report = makeReporter(writer, lost, beats, isUp)
     yield* startTicking(slots, options.leaseMs)
     const config = Thread.portableConfig(sql.client.config)
     const inThread: Effect.Effect<string | Error> = config === undefined
@@ -56,7 +58,7 @@ const make = Effect.gen(function*() {
     yield* Effect.forkScoped(beating, { startImmediately: true })
     // A short lease could run out before a thread is up.
     if (options.leaseMs < shortLeaseMillis) yield* Effect.raceFirst(Deferred.await(isUp), Effect.sleep(startUpMillis))
-    return makeSession(options, writer, lost)
+    return { ...makeSession(options, writer), lost, beats }
   })
   return Heartbeat.of({ start: (options) => Effect.provideContext(start(options), context) })
 })
@@ -65,13 +67,11 @@ export const layer: Layer.Layer<Heartbeat, never, ControlSql | Leases> = Layer.e
 
 const makeSession = (
   { leaseMs }: HeartbeatOptions,
-  writer: ReturnType<typeof Slots.makeWriter>,
-  lost: Queue.Dequeue<LostLease>
-): HeartbeatSession => {
+  writer: ReturnType<typeof Slots.makeWriter>
+): Pick<HeartbeatSession, "track"> => {
   // Both clocks are the process's monotonic one, from different beginnings.
   const offset = Slots.uptimeMs() - monotonicMs()
   return {
-    lost,
     track: (lease, sentAt) => {
       const { generation, slot } = writer.take(lease)
       let own = sentAt + leaseMs
@@ -90,14 +90,17 @@ const makeSession = (
 const makeReporter = (
   writer: ReturnType<typeof Slots.makeWriter>,
   lost: Queue.Queue<LostLease>,
-  isUp: Deferred.Deferred<void>,
-  runFork: (effect: Effect.Effect<void>) => unknown
+  beats: Queue.Queue<StoreUnavailable | undefined>,
+  isUp: Deferred.Deferred<void>
 ) => {
   const reported = new Map<number, number>()
   return (report: Loop.Report): void => {
     if (report._tag !== "Lost") {
       Deferred.doneUnsafe(isUp, Exit.void)
-      return void runFork(logChange(report))
+      const fault = report._tag === "Failing"
+        ? new StoreUnavailable({ operation: "Heartbeat.beat", message: report.message })
+        : undefined
+      return void Queue.offerUnsafe(beats, fault)
     }
     for (const { fence, generation, jobId, reason, slot } of report.leases) {
       // A job that ended while the report was under way has nothing left to lose. Beats that overlap, and a thread that
@@ -118,8 +121,3 @@ const startTicking = (slots: Slots.HeartbeatSlots, leaseMs: number): Effect.Effe
     }),
     (timer) => Effect.sync(() => clearInterval(timer))
   ))
-
-const logChange = (report: Exclude<Loop.Report, { readonly _tag: "Lost" }>): Effect.Effect<void> =>
-  report._tag === "Beating"
-    ? Effect.logDebug("The heartbeat is accepted")
-    : Effect.logWarning("The heartbeat failed and is tried again", report.message)

@@ -51,6 +51,8 @@ export class LocalAttempt implements Attempt {
   /** When patience with a handler that was told to stop, or with its finalizers, is over. */
   stuckAt = Number.POSITIVE_INFINITY
   isInterrupted = false
+  /** Its interruption found it where it takes none. One that took it, and still runs, is cleaning up. */
+  isDeaf = false
   /** How the handler ended, while the attempt's own finalizers run. */
   outcome: Outcome | undefined = undefined
   isClosing = false
@@ -90,7 +92,12 @@ export class LocalAttempt implements Attempt {
     if (this.ending !== undefined) return false
     this.ending = ending
     this.isInterrupted = true
+    this.isDeaf = isUninterruptible(this.fiber)
     this.fiber?.interruptUnsafe()
     return true
   }
 }
+
+/** A fiber says so, though its public type does not. */
+const isUninterruptible = (fiber: Fiber.Fiber<unknown, unknown> | undefined): boolean =>
+  fiber !== undefined && "interruptible" in fiber && fiber.interruptible === false

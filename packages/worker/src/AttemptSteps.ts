@@ -38,15 +38,15 @@ export class AttemptSteps {
   opening: StepWrite["open"]
 
   /** What earlier attempts recorded; results of this one are not kept. */
-  readonly #records = new Map<string, StepRecord>()
-  readonly #finished = new Set<string>()
-  readonly #used = new Set<string>()
-  readonly #underWay = new Set<string>()
-  readonly #guess: StepGuess
-  #position = 0
-  #latest: string | undefined
-  #marked: string | undefined
-  #markedAt = Number.NEGATIVE_INFINITY
+  private readonly records = new Map<string, StepRecord>()
+  private readonly finished = new Set<string>()
+  private readonly used = new Set<string>()
+  private readonly underWay = new Set<string>()
+  private readonly guess: StepGuess
+  private position = 0
+  private latest: string | undefined
+  private marked: string | undefined
+  private markedAt = Number.NEGATIVE_INFINITY
 
   constructor(attempt: Attempt, stores: StepStores, checkpoint: Checkpoint | undefined) {
     const { stepSet, version } = attempt.definition
@@ -54,12 +54,12 @@ export class AttemptSteps {
     this.stores = stores
     this.cursor = checkpoint?.cursor
     this.opening = { stepSet, version }
-    this.#guess = guessFor(attempt.definition)
-    this.#marked = checkpoint?.inProgress
+    this.guess = guessFor(attempt.definition)
+    this.marked = checkpoint?.inProgress
     for (const record of checkpoint?.records ?? []) {
-      this.#records.set(record.step, record)
-      this.#finished.add(record.step)
-      this.#position = Math.max(this.#position, record.position + 1)
+      this.records.set(record.step, record)
+      this.finished.add(record.step)
+      this.position = Math.max(this.position, record.position + 1)
     }
   }
 
@@ -75,12 +75,12 @@ export class AttemptSteps {
         message: `${task} declares no step ${name}; its steps: ${stepSet.join(", ")}`
       })
     }
-    if (this.#used.has(identity)) return new DuplicateStep({ step: identity, message: duplicate(identity) })
-    this.#used.add(identity)
-    if (this.#latest !== undefined) this.#guess.learn(this.#latest, identity)
-    const record = this.#records.get(identity)
+    if (this.used.has(identity)) return new DuplicateStep({ step: identity, message: duplicate(identity) })
+    this.used.add(identity)
+    if (this.latest !== undefined) this.guess.learn(this.latest, identity)
+    const record = this.records.get(identity)
     if (record === undefined) return Effect.succeed({ identity, record })
-    this.#latest = identity
+    this.latest = identity
     return record.kind === kind
       ? Effect.succeed({ identity, record })
       : this.stale(`step ${identity} was recorded as a ${record.kind}, and this build runs it as a ${kind}`)
@@ -104,8 +104,8 @@ export class AttemptSteps {
   /** Answers when the mark is durable and the job still ours: the body may start. */
   mark(identity: string): Effect.Effect<void> {
     return Effect.suspend(() => {
-      this.#underWay.add(identity)
-      const isFresh = this.#marked === identity && monotonicMs() - this.#markedAt <= this.stores.settings.guessMs
+      this.underWay.add(identity)
+      const isFresh = this.marked === identity && monotonicMs() - this.markedAt <= this.stores.settings.guessMs
       const marked = isFresh ? Effect.void : this.write({ mark: identity })
       return Effect.flatMap(marked, () => this.attempt.isOwned() ? Effect.void : loseLease(this.attempt))
     })
@@ -113,7 +113,7 @@ export class AttemptSteps {
 
   /** The body ended without an answer: its mark stays. */
   abandon(identity: string): void {
-    this.#underWay.delete(identity)
+    this.underWay.delete(identity)
   }
 
   encode<A>(identity: string, call: StepCall<A>, value: A): Effect.Effect<Uint8Array | undefined, StepRefusal> {
@@ -130,15 +130,15 @@ export class AttemptSteps {
   }
 
   nextPosition(): number {
-    return this.#position++
+    return this.position++
   }
 
   /** What the record of `identity` should mark: a body still under way, or the step expected next. */
   nextMark(identity: string): string | undefined {
-    const others = [...this.#underWay].filter((other) => other !== identity)
-    if (others.length > 0) return others.includes(this.#marked ?? "") ? undefined : others.at(-1)
-    const likely = this.#guess.after(identity) ?? this.#nextDeclared(identity)
-    return likely === undefined || this.#used.has(likely) || this.#finished.has(likely) ? undefined : likely
+    const others = [...this.underWay].filter((other) => other !== identity)
+    if (others.length > 0) return others.includes(this.marked ?? "") ? undefined : others.at(-1)
+    const likely = this.guess.after(identity) ?? this.nextDeclared(identity)
+    return likely === undefined || this.used.has(likely) || this.finished.has(likely) ? undefined : likely
   }
 
   /** One write, again and again while the store is out of reach and the lease lasts. A refusal ends the attempt. */
@@ -146,7 +146,7 @@ export class AttemptSteps {
     const { attempt, opening: open, stores } = this
     const write: StepWrite = { lease: attempt.claim.lease, leaseMs: attempt.leaseMs, record, mark, cursor, open }
     // Whoever waits for it may be interrupted, and never learn whether it was stored.
-    if (mark !== undefined) this.#marked = undefined
+    if (mark !== undefined) this.marked = undefined
     return Effect.flatMap(whileOwned(attempt, stores.checkpointer.write(write)), ({ isAccepted, sentAt }) => {
       if (!isAccepted) return loseLease(attempt)
       this.stored(sentAt, mark, record)
@@ -159,20 +159,20 @@ export class AttemptSteps {
     this.attempt.tracked.extended(sentAt)
     this.opening = undefined
     if (record !== undefined) {
-      this.#underWay.delete(record.step)
-      this.#finished.add(record.step)
-      this.#latest = record.step
+      this.underWay.delete(record.step)
+      this.finished.add(record.step)
+      this.latest = record.step
     }
     if (mark !== undefined) {
-      this.#marked = mark
-      this.#markedAt = sentAt
-    } else if (record?.step === this.#marked) this.#marked = undefined
+      this.marked = mark
+      this.markedAt = sentAt
+    } else if (record?.step === this.marked) this.marked = undefined
   }
 
-  #nextDeclared(identity: string): string | undefined {
+  private nextDeclared(identity: string): string | undefined {
     const { steps } = this.attempt.definition
     const at = steps.indexOf(identity)
-    return at === -1 ? undefined : steps.slice(at + 1).find((step) => !this.#finished.has(step))
+    return at === -1 ? undefined : steps.slice(at + 1).find((step) => !this.finished.has(step))
   }
 }
 

@@ -95,116 +95,116 @@ interface Lane {
 type Send = (batch: ReadonlyArray<StepWrite>, done: (answers: ReadonlyArray<Answer>) => void) => void
 
 class Batches {
-  readonly #send: Send
-  readonly #lanes = new Map<JobId, Lane>()
-  readonly #ready = new Set<Lane>()
-  #inFlight = 0
+  private readonly send: Send
+  private readonly lanes = new Map<JobId, Lane>()
+  private readonly ready = new Set<Lane>()
+  private inFlight = 0
   /** Writes in the batches on their way. */
-  #sent = 0
-  #isWoken = false
-  #isClosed = false
+  private sent = 0
+  private isWoken = false
+  private isClosed = false
 
   constructor(send: Send) {
-    this.#send = send
+    this.send = send
   }
 
   /** The answer withdraws: a mark or cursor that still waits is dropped. */
   add(write: StepWrite, waiter: (answer: Answer) => void): () => void {
-    if (this.#isClosed) {
+    if (this.isClosed) {
       waiter(Exit.interrupt())
       return () => {}
     }
-    const lane = this.#lane(write.lease.jobId)
+    const lane = this.lane(write.lease.jobId)
     const last = lane.queue.at(-1)
     const joined = last === undefined ? undefined : join(last.write, write)
     const pending: Pending = last !== undefined && joined !== undefined ? last : { write, waiting: new Set() }
     if (joined !== undefined) pending.write = joined
     else lane.queue.push(pending)
     pending.waiting.add(waiter)
-    if (!lane.isSent) this.#ready.add(lane)
-    this.#wake()
-    return () => this.#withdraw(lane, pending, waiter)
+    if (!lane.isSent) this.ready.add(lane)
+    this.wake()
+    return () => this.withdraw(lane, pending, waiter)
   }
 
   whenQuiet(job: JobId, then: () => void): void {
-    const lane = this.#lanes.get(job)
+    const lane = this.lanes.get(job)
     if (lane === undefined) then()
     else lane.onQuiet.push(then)
   }
 
   close(): void {
-    this.#isClosed = true
-    for (const lane of this.#lanes.values()) {
+    this.isClosed = true
+    for (const lane of this.lanes.values()) {
       for (const { waiting } of lane.queue.splice(0)) for (const waiter of waiting) waiter(Exit.interrupt())
       for (const then of lane.onQuiet) then()
     }
   }
 
-  #lane(job: JobId): Lane {
-    const known = this.#lanes.get(job)
+  private lane(job: JobId): Lane {
+    const known = this.lanes.get(job)
     if (known !== undefined) return known
     const lane: Lane = { job, queue: [], isSent: false, onQuiet: [] }
-    this.#lanes.set(job, lane)
+    this.lanes.set(job, lane)
     return lane
   }
 
-  #withdraw(lane: Lane, pending: Pending, waiter: (answer: Answer) => void): void {
+  private withdraw(lane: Lane, pending: Pending, waiter: (answer: Answer) => void): void {
     pending.waiting.delete(waiter)
     const at = lane.queue.indexOf(pending)
     if (at === -1 || pending.waiting.size > 0 || pending.write.record !== undefined) return
     lane.queue.splice(at, 1)
-    if (lane.queue.length === 0) this.#ready.delete(lane)
-    this.#settle(lane)
+    if (lane.queue.length === 0) this.ready.delete(lane)
+    this.settle(lane)
   }
 
   /** Fibers that run in this very turn of the event loop may have more to write: they are let in first. */
-  #wake(): void {
-    if (this.#isWoken) return
-    this.#isWoken = true
+  private wake(): void {
+    if (this.isWoken) return
+    this.isWoken = true
     queueMicrotask(() => {
-      this.#isWoken = false
-      while (this.#mayFlush()) this.#flush()
+      this.isWoken = false
+      while (this.mayFlush()) this.flush()
     })
   }
 
   /** A second batch goes out beside the first only when it is no smaller: else batches would shrink to single writes. */
-  #mayFlush(): boolean {
-    const waiting = this.#ready.size
+  private mayFlush(): boolean {
+    const waiting = this.ready.size
     if (waiting === 0) return false
-    return this.#inFlight === 0 || (this.#inFlight === 1 && waiting >= this.#sent)
+    return this.inFlight === 0 || (this.inFlight === 1 && waiting >= this.sent)
   }
 
-  #flush(): void {
+  private flush(): void {
     const lanes: Array<Lane> = []
     const batch: Array<Pending> = []
     let bytes = 0
-    for (const lane of this.#ready) {
+    for (const lane of this.ready) {
       const pending = lane.queue.shift()!
-      this.#ready.delete(lane)
+      this.ready.delete(lane)
       lane.isSent = true
       lanes.push(lane)
       batch.push(pending)
       bytes += sizeOf(pending.write)
       if (batch.length === MAX_BATCH_WRITES || bytes > MAX_BATCH_BYTES) break
     }
-    this.#inFlight++
-    this.#sent += batch.length
-    this.#send(batch.map(({ write }) => write), (answers) => {
-      this.#inFlight--
-      this.#sent -= batch.length
+    this.inFlight++
+    this.sent += batch.length
+    this.send(batch.map(({ write }) => write), (answers) => {
+      this.inFlight--
+      this.sent -= batch.length
       for (const lane of lanes) {
         lane.isSent = false
-        if (lane.queue.length > 0) this.#ready.add(lane)
+        if (lane.queue.length > 0) this.ready.add(lane)
       }
       for (const [at, { waiting }] of batch.entries()) for (const waiter of waiting) waiter(answers[at]!)
-      for (const lane of lanes) this.#settle(lane)
-      this.#wake()
+      for (const lane of lanes) this.settle(lane)
+      this.wake()
     })
   }
 
-  #settle(lane: Lane): void {
-    if (lane.isSent || lane.queue.length > 0 || this.#lanes.get(lane.job) !== lane) return
-    this.#lanes.delete(lane.job)
+  private settle(lane: Lane): void {
+    if (lane.isSent || lane.queue.length > 0 || this.lanes.get(lane.job) !== lane) return
+    this.lanes.delete(lane.job)
     for (const then of lane.onQuiet) then()
   }
 }

@@ -4,6 +4,7 @@
  */
 import type { Claim, InterruptionReason, LostLease, TaskDefinition } from "@headgate/core"
 import { CodecError } from "@headgate/core/Codec"
+import { storedError } from "@headgate/core/ErrorText"
 import type { Registration } from "@headgate/core/Handler"
 import { type HeartbeatSession, monotonicMs } from "@headgate/core/Heartbeat"
 import * as Outcome from "@headgate/core/Outcome"
@@ -46,7 +47,8 @@ export class Dispatch {
     this.watchdog = new Watchdog({
       attempts: () => buffer.length === 0 ? [...running] : [...running, ...buffer],
       graceMs: parts.settings.handlerGraceMs,
-      stop: (attempt, reason) => this.stop(attempt, reason),
+      stop: (attempt, reason) =>
+        attempt.startedAt === undefined ? this.handBack(attempt) : this.stop(attempt, reason),
       giveUp: (attempt) => this.giveUp(attempt),
       tick: (now) => this.handBackOverdue(now)
     })
@@ -78,7 +80,7 @@ export class Dispatch {
     this.stop(attempt, lost.reason)
   }
 
-  /** Interrupts the attempt for `reason`; a claim that has not started yet is dropped. */
+  /** Interrupts the attempt for `reason`; a claim that waits for its slot is dropped. */
   stop(attempt: LocalAttempt, reason: InterruptionReason): void {
     if (endsOwnership(reason)) this.parts.inFlight.release(attempt)
     const isStopped = attempt.interrupt({ _tag: "Interrupted", reason })
@@ -86,17 +88,31 @@ export class Dispatch {
       if (isStopped) this.watchdog.lookBy(monotonicMs() + this.parts.settings.handlerGraceMs)
       return
     }
-    if (!isStopped) return
-    const { buffer } = this.parts.inFlight
-    const at = buffer.indexOf(attempt)
-    if (at !== -1) buffer.splice(at, 1)
-    this.conclude(attempt, undefined)
+    // One that is being handed back is reported by the answer to that.
+    if (isStopped && this.unbuffer(attempt)) this.conclude(attempt, undefined)
+  }
+
+  /** What a drain could not wait for. */
+  giveUpRest(): void {
+    for (const attempt of this.parts.inFlight.running) if (!attempt.isZombie) this.giveUp(attempt)
   }
 
   /** From now on claims are handed back instead of started; those in the buffer are handed back at once. */
   drain(): void {
     this.isDraining = true
     this.handBackBuffer()
+  }
+
+  /** Nothing of it has started: it goes back uncharged, also when its lease ran out here. The fence decides whose it is. */
+  private handBack(attempt: LocalAttempt): void {
+    if (this.unbuffer(attempt)) this.parts.settler.push(attempt, Outcome.released)
+  }
+
+  private unbuffer(attempt: LocalAttempt): boolean {
+    const { buffer } = this.parts.inFlight
+    const at = buffer.indexOf(attempt)
+    if (at !== -1) buffer.splice(at, 1)
+    return at !== -1
   }
 
   private handBackBuffer(): void {
@@ -120,19 +136,31 @@ export class Dispatch {
     if (this.isFilling || this.isDraining) return
     this.isFilling = true
     const { inFlight } = this.parts
-    while (inFlight.hasSlot() && !this.isDraining) {
-      const next = inFlight.buffer.shift()
-      if (next === undefined) break
-      this.start(next)
+    try {
+      while (inFlight.hasSlot() && !this.isDraining) {
+        const next = inFlight.buffer.shift()
+        if (next === undefined) break
+        this.start(next)
+      }
+    } finally {
+      this.isFilling = false
     }
-    this.isFilling = false
   }
 
+  /** What the task's own code throws on the way to its handler is a defect of that job alone. */
   private start(attempt: LocalAttempt): void {
+    try {
+      this.begin(attempt)
+    } catch (defect) {
+      this.finish(attempt, Outcome.crashed(storedError(defect)))
+    }
+  }
+
+  private begin(attempt: LocalAttempt): void {
     const { claim } = attempt
     const now = monotonicMs()
     this.setDue(attempt, now)
-    if (!attempt.isOwned()) return this.stop(attempt, "lease_lost")
+    if (!attempt.isOwned()) return this.parts.settler.push(attempt, Outcome.released)
     if (attempt.dueAt <= now) return this.conclude(attempt, Outcome.deadlinePassed)
     attempt.startedAt = now
     this.parts.inFlight.running.add(attempt)
@@ -202,12 +230,11 @@ export class Dispatch {
       return
     }
     const { inFlight, reporter, settings } = this.parts
-    const reason = ending?._tag === "Interrupted" ? ending.reason : "timeout"
     attempt.isZombie = true
     inFlight.zombies++
-    reporter.stuck(attempt, reason, inFlight.zombies, settings.concurrency)
-    // At a shutdown the handler dies with the process; until then nobody else may start the job.
-    if (reason === "shutdown") return
+    reporter.stuck(attempt, inFlight.zombies, settings.concurrency)
+    // It dies with the process; until then nobody else may start the job.
+    if (attempt.isDeaf && ending?._tag === "Interrupted" && ending.reason === "shutdown") return
     this.conclude(attempt, attempt.outcome ?? (ending === undefined ? undefined : ofEnding(attempt, ending)))
   }
 }

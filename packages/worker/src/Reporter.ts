@@ -1,6 +1,6 @@
 /** Tells what happens to attempts: telemetry events if somebody listens, metrics, and a warning where one is due. */
 import type { InterruptionReason, OutcomeName, State, WorkerId } from "@headgate/core"
-import type { Event, Telemetry } from "@headgate/core/Events"
+import type { Event, StuckReason, Telemetry } from "@headgate/core/Events"
 import { monotonicMs } from "@headgate/core/Heartbeat"
 import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -67,11 +67,12 @@ export class Reporter {
     this.emit({ _tag: "LeaseLost", jobId: attempt.claim.lease.jobId, kind: attempt.claim.kind, reason })
   }
 
-  stuck(attempt: LocalAttempt, reason: InterruptionReason, zombies: number, slots: number): void {
+  stuck(attempt: LocalAttempt, zombies: number, slots: number): void {
     const { kind, lease: { jobId } } = attempt.claim
+    const reason = stuckReason(attempt)
     this.zombies(zombies)
     this.emit({ _tag: "HandlerStuck", jobId, kind, reason })
-    this.warn(`A handler does not stop: job ${jobId} of kind ${kind} was interrupted (${reason}) and still runs`)
+    this.warn(`A handler does not stop: job ${jobId} of kind ${kind} ${STUCK[reason] ?? `was interrupted (${reason})`}`)
     if (zombies >= slots) {
       this.warn(`All ${slots} slots of worker ${this.worker} are taken by handlers that do not stop`)
     }
@@ -80,4 +81,12 @@ export class Reporter {
   zombies(count: number): void {
     Metrics.zombieHandlers.updateUnsafe(count, this.context)
   }
+}
+
+const stuckReason = ({ ending, isClosing }: LocalAttempt): StuckReason =>
+  isClosing || ending === undefined ? "finalizers" : ending._tag === "Interrupted" ? ending.reason : "ended"
+
+const STUCK: Partial<Record<StuckReason, string>> = {
+  finalizers: "has answered, and its finalizers still run",
+  ended: "has ended its attempt, and still runs"
 }

@@ -84,7 +84,7 @@ export class Settler {
   private flush(batch: ReadonlyArray<Ended>, tries: number): Effect.Effect<void> {
     const settlements = batch.map(({ attempt, outcome }) => ({ lease: attempt.claim.lease, outcome }))
     return Effect.flatMap(Effect.exit(this.parts.leases.settle(settlements)), (exit) => {
-      if (Exit.isSuccess(exit)) return Effect.sync(() => this.answered(batch, exit.value, tries))
+      if (Exit.isSuccess(exit)) return Effect.sync(() => this.answered(batch, exit.value))
       if (Cause.hasDies(exit.cause)) return this.died(batch, exit.cause)
       this.parts.outage.failed(OPERATION, exit.cause)
       const kept = this.isClosed ? [] : batch.filter((ended) => this.isWorthRetrying(ended))
@@ -93,7 +93,7 @@ export class Settler {
     })
   }
 
-  private answered(batch: ReadonlyArray<Ended>, answers: ReadonlyArray<Settled>, tries: number): void {
+  private answered(batch: ReadonlyArray<Ended>, answers: ReadonlyArray<Settled>): void {
     const { inFlight, outage, reporter } = this.parts
     outage.succeeded(OPERATION)
     for (let at = 0; at < batch.length; at++) {
@@ -101,8 +101,6 @@ export class Settler {
       const answer = answers[at]
       inFlight.release(attempt)
       if (answer?._tag === "Applied") reporter.settled(attempt, outcomeName(outcome), answer.state)
-      // The first try deleted the row, and its answer was lost.
-      else if (answer?.state === "missing" && tries > 0) reporter.settled(attempt, outcomeName(outcome), "deleted")
       else reporter.lost(attempt, "lease_lost")
     }
     reporter.flush()

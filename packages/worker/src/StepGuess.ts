@@ -2,30 +2,30 @@
  * Which step follows which, as this process saw it last: a task's steps are nearly always called in the same order. Kept
  * per task definition and bounded, since keyed steps may have any number of identities.
  */
-import type { TaskDefinition } from "@headgate/core/Task"
+import type { TaskDefinition } from "@headgate/core/TaskDefinition"
 
 export const MAX_SUCCESSORS = 1000
 
 export class StepGuess {
-  readonly #next = new Map<string, string>()
+  private readonly next = new Map<string, string>()
 
   learn(step: string, next: string): void {
-    if (this.#next.get(step) === next) return
-    this.#next.delete(step)
-    this.#next.set(step, next)
-    if (this.#next.size <= MAX_SUCCESSORS) return
-    for (const oldest of this.#next.keys()) {
-      this.#next.delete(oldest)
+    if (this.next.get(step) === next) return
+    this.next.delete(step)
+    this.next.set(step, next)
+    if (this.next.size <= MAX_SUCCESSORS) return
+    for (const oldest of this.next.keys()) {
+      this.next.delete(oldest)
       return
     }
   }
 
   after(step: string): string | undefined {
-    return this.#next.get(step)
+    return this.next.get(step)
   }
 
   get size(): number {
-    return this.#next.size
+    return this.next.size
   }
 }
 

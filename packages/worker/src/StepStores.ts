@@ -9,13 +9,13 @@ import * as Checkpointer from "./Checkpointer.ts"
 export interface StepSettings {
   /**
    * How long a step's start may rest on the boundary before it, whose write verified the lease and marked this step.
-   * 0 verifies at each start, for one write more a step. Default 1 s.
+   * 0 verifies at each start, for one write more a step. Default 50 ms.
    */
   readonly guessMs: number
 }
 
 export const StepSettings = Context.Reference<StepSettings>("@headgate/worker/StepSettings", {
-  defaultValue: () => ({ guessMs: 1000 })
+  defaultValue: () => ({ guessMs: 50 })
 })
 
 export interface StepStores {

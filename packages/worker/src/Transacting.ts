@@ -47,7 +47,7 @@ export const transact = <A, B, E, E2, R, R2>(
       if (fault instanceof LeaseRejected) return loseLease(attempt)
       if (!(fault instanceof StoreUnavailable)) return Effect.fail(fault)
       if (!attempt.isOwned()) return loseLease(attempt)
-      if (started >= MAX_LOST_TRANSACTIONS) return giveUp(attempt, fault)
+      if (started >= MAX_LOST_TRANSACTIONS) return (console.dir(fault, {depth: 9}), giveUp(attempt, fault))
       return Effect.delay(Effect.suspend(() => attemptIt(tries + 1)), backoffMs(tries))
     })
   return attemptIt(0)

@@ -16,6 +16,7 @@ import { checkKindCollisions } from "@headgate/core/Kind"
 import { Leases } from "@headgate/core/Leases"
 import { Invalid, type StoreUnavailable } from "@headgate/core/Refusals"
 import { Wakeups } from "@headgate/core/Wakeups"
+import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -126,14 +127,13 @@ const start = Effect.fnUntraced(function*(settings: WorkerSettings, registration
   const admission = new Admission({ settings, queues, kinds, gate, inFlight, settler, dispatch, reporter, outage })
   let isDraining = false
   Effect.runForkWith(context)(admission.run, { uninterruptible: true })
+  // Before the finalizer, so that both outlive the drain.
+  yield* listen(session.lost, (lost) => dispatch.lose(lost))
+  if (session.beats !== undefined) yield* listen(session.beats, (fault) => noteBeat(outage, fault))
   yield* Effect.addFinalizer(() => {
     isDraining = true
     return drain({ settings, admission, dispatch, inFlight, settler })
   })
-  const lose = Effect.map(Queue.take(session.lost), (lost) => dispatch.lose(lost))
-  yield* Effect.forkScoped(
-    Effect.forever(Effect.catchCause(lose, (cause) => Effect.logError("a lost lease was not handled", cause)))
-  )
   const wakeups = (yield* Wakeups).subscribe(queues)
   yield* Effect.forkScoped(Stream.runForEach(wakeups, () => Effect.sync(admission.wake)))
   if (settings.hasDuties) {
@@ -147,6 +147,19 @@ const start = Effect.fnUntraced(function*(settings: WorkerSettings, registration
     health: Effect.sync(() => healthOf(settings, inFlight, settler, outage, isDraining))
   })
 })
+
+/** Handles what the heartbeat says until the scope closes. */
+const listen = <A>(queue: Queue.Dequeue<A>, handle: (said: A) => void) => {
+  const next = Effect.map(Queue.take(queue), handle)
+  return Effect.forkScoped(
+    Effect.forever(Effect.catchCause(next, (cause) => Effect.logError("a heartbeat's report was not handled", cause)))
+  )
+}
+
+const noteBeat = (outage: Outage, fault: StoreUnavailable | undefined): void =>
+  fault === undefined ? outage.succeeded(HEARTBEAT) : outage.failed(HEARTBEAT, Cause.fail(fault))
+
+const HEARTBEAT = "Heartbeat"
 
 /** The handlers to serve: all that were provided, or those of the named tasks. */
 const registrationsFor = Effect.fnUntraced(function*<Tasks extends AnyTask>(
