@@ -21,8 +21,8 @@ import type { ForeignTransaction, Invalid, NotFound, StoreUnavailable } from "./
 import type { RetryPolicy } from "./Retry.ts"
 import { Cursor, type CursorOptions, Once, type OnceOptions, type SavePosition, Step } from "./Step.ts"
 import type { Nothing, StepOptions, StepRefusal, StepResultOptions } from "./Step.ts"
-import type { Transactional } from "./Transactional.ts"
 import { defineTask, type TaskDefinition } from "./TaskDefinition.ts"
+import type { Transactional } from "./Transactional.ts"
 import type { Upcasts } from "./Upcast.ts"
 
 /** A step set that earlier builds declared, and what became of its names. A name left out keeps its name. */

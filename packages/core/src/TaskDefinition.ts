@@ -36,7 +36,15 @@ export const defineTask = <P, S, E, Steps extends string>(
   options: TaskOptions<P, S, E, Steps>,
   payload: Codec<P>
 ): TaskDefinition => {
-  const { aliases = [], isFailure, queue = "default", retry = defaultRetry, stepMappings = [], steps = [], version = 1 } = options
+  const {
+    aliases = [],
+    isFailure,
+    queue = "default",
+    retry = defaultRetry,
+    stepMappings = [],
+    steps = [],
+    version = 1
+  } = options
   for (const refusal of refusals(kind, options)) if (refusal !== undefined) throw refusal
   return {
     kind,
@@ -91,7 +99,9 @@ const refuseSteps = (
   return [
     ...steps.map(refuseStepName),
     ...targets.map(refuseStepName),
-    new Set(steps).size === steps.length ? undefined : new Invalid({ field: "steps", message: "a step is declared twice" }),
+    new Set(steps).size === steps.length
+      ? undefined
+      : new Invalid({ field: "steps", message: "a step is declared twice" }),
     ifGiven(lost, (name) => new Invalid({ field: "stepMappings", message: `${name} is no declared step` }))
   ]
 }

@@ -27,10 +27,10 @@ const hostile = (): unknown =>
 
 describe("a failed query", () => {
   it("says what the database said", () => {
-    const cause = new Error('relation "nope" does not exist')
+    const cause = new Error("relation \"nope\" does not exist")
     const failed = new SqlError({ reason: new UnknownError({ cause, message: "Query failed", operation: "execute" }) })
     const { message, tag, text } = storedError(failed)
-    assert.deepStrictEqual([tag, message], ["SqlError", 'relation "nope" does not exist'])
+    assert.deepStrictEqual([tag, message], ["SqlError", "relation \"nope\" does not exist"])
     assert.include(text, "Query failed")
   })
 })

@@ -65,6 +65,8 @@ create table headgate.job (
   crashes_by_step jsonb,
   payload bytea not null,
   result bytea,
+  -- A longer id fits into no claim.
+  constraint job_id_length check (octet_length(id) between 1 and 128),
   constraint job_state_known check (state in ('pending', 'scheduled', 'available', 'running', 'retryable',
     'completed', 'archived', 'cancelled', 'quarantined', 'undecodable')),
   constraint job_running_has_lease check (case when state = 'running'
@@ -83,8 +85,10 @@ create index job_due on headgate.job (scheduled_at_ms) where state in ('schedule
 create index job_running on headgate.job (worker, crash_attempt) where state = 'running';
 create index job_deadline on headgate.job (deadline_at_ms)
   where deadline_at_ms is not null and state in ('pending', 'scheduled', 'available', 'retryable', 'running');
+-- The time in the queue ends with the first start: a job that was handed back, and keeps its place, has had it.
 create index job_queue_timeout on headgate.job ((scheduled_at_ms + queue_timeout_ms))
-  where queue_timeout_ms is not null and state in ('scheduled', 'available', 'retryable');
+  where queue_timeout_ms is not null and state in ('scheduled', 'available', 'retryable')
+    and (claimed_at_ms is null or scheduled_at_ms > claimed_at_ms);
 create unique index job_unique on headgate.job (unique_key)
   where unique_key is not null and state in ('pending', 'scheduled', 'available', 'running', 'retryable');
 create index job_evict on headgate.job (evict_at_ms) where evict_at_ms is not null;
@@ -103,7 +107,7 @@ create table headgate.step (
 
 -- Claimed keys of transactional steps. They outlive the job, so a redriven or re-sent job does not repeat its effect.
 create table headgate.effect (
-  recorded_at_ms bigint not null,
+  recorded_at_ms bigint not null,         -- when it was claimed; then, when its job was removed: its retention counts from here
   fence bigint not null,
   key text collate "C" not null primary key,
   job_id text collate "C" not null,
@@ -111,6 +115,7 @@ create table headgate.effect (
   result bytea
 );
 create index effect_age on headgate.effect (recorded_at_ms);
+create index effect_job on headgate.effect (job_id);
 
 -- Attempts that ended in anything but success; a success is read from the job itself.
 create table headgate.attempt (

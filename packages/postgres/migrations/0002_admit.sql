@@ -3,7 +3,8 @@
 --   share  how much of the free capacity each lane gets, by queue order over all lanes, read without locks;
 --   take   each lane's share from its head, locked, passing over what rivals hold;
 --   claim  the lease written on exactly the rows taken. What waited past its deadline or its time in the queue is
---          archived instead, and its place goes to the next job.
+--          archived instead, told by a row without a fence, and its place goes to the next job.
+-- Rounds are repeated where late jobs took places, or where rivals held what a lane was to give.
 
 -- How much of the capacity each lane gets. Each lane shows its head up to a number of jobs; a lane that wins all it has
 -- shown may hold more winners, so it shows more and the draw is repeated.
@@ -83,6 +84,7 @@ declare
   v_shares int[];
   v_taken text[];
   v_late text[];
+  v_is_short boolean;
 begin
   select array_agg(l.id), array_agg(l.suspect) into v_all, v_suspects
     from unnest(p_kinds, p_versions) known(kind, version)
@@ -92,7 +94,7 @@ begin
     select s.lanes, s.suspects into v_all, v_suspects from headgate.one_suspect(p_worker, v_all, v_suspects) s;
   end if;
 
-  -- Another round only where late jobs used up a part of the capacity; a bounded number, since each is a write.
+  -- A bounded number of rounds, since each is a write.
   for round in 1..10 loop
     exit when v_all is null or v_free <= 0;
     if cardinality(v_all) = 1 then
@@ -107,18 +109,25 @@ begin
       from unnest(v_lanes, v_shares) lane(id, share)
       cross join lateral (
         select j.id, coalesce(j.deadline_at_ms <= v_now, false)
-          or coalesce(j.scheduled_at_ms + j.queue_timeout_ms <= v_now, false) as is_late
+          or coalesce(j.scheduled_at_ms + j.queue_timeout_ms <= v_now
+            and (j.claimed_at_ms is null or j.scheduled_at_ms > j.claimed_at_ms), false) as is_late
         from headgate.job j
         where j.lane_id = lane.id and j.state = 'available'
         order by j.priority desc, j.scheduled_at_ms, j.id limit lane.share
         for no key update skip locked
       ) t;
-    exit when v_taken is null and v_late is null;
+    v_is_short := cardinality(v_all) > 1 and coalesce(cardinality(v_taken), 0) + coalesce(cardinality(v_late), 0)
+      < (select sum(s) from unnest(v_shares) s);
+    exit when v_taken is null and v_late is null and not v_is_short;
 
     if v_late is not null then
-      update headgate.job j set state = 'archived', finished_at_ms = v_now,
-        reason = case when j.deadline_at_ms <= v_now then 'deadline' else 'queue_timeout' end
-        where j.id = any(v_late);
+      return query
+        update headgate.job j set state = 'archived', finished_at_ms = v_now,
+          reason = case when j.deadline_at_ms <= v_now then 'deadline' else 'queue_timeout' end
+        where j.id = any(v_late)
+        returning j.id, null::bigint, j.kind, j.schema_version, j.queue, j.partition_key, ''::bytea, j.priority,
+          j.attempt, j.max_attempts, j.crash_attempt, j.streak, j.enqueued_at_ms, j.scheduled_at_ms,
+          j.claimed_at_ms, j.timeout_ms, j.deadline_at_ms, j.retention_ms, null::bytea, false;
     end if;
 
     return query
@@ -130,10 +139,15 @@ begin
         j.claimed_at_ms, j.timeout_ms, j.deadline_at_ms, j.retention_ms, j.headers,
         j.has_steps or j.in_progress_step is not null or j.cursor_step is not null;
 
-    exit when v_late is null;
+    exit when v_late is null and not v_is_short;
     v_free := v_free - coalesce(cardinality(v_taken), 0);
-    -- A suspect that was taken is the one of this worker.
-    select array_agg(l.id), array_agg(false) into v_all, v_suspects
-      from unnest(v_all, v_suspects) l(id, suspect) where not l.suspect;
+    -- A lane that gave less than its share has no more to give. A suspect that was taken is the one of this worker.
+    select array_agg(l.id), array_agg(l.suspect) into v_all, v_suspects
+      from unnest(v_all, v_suspects) l(id, suspect)
+      left join unnest(v_lanes, v_shares) s(lane_id, share) on s.lane_id = l.id
+      left join (
+        select j.lane_id, count(*) as jobs from headgate.job j where j.id = any(v_taken || v_late) group by j.lane_id
+      ) given on given.lane_id = l.id
+      where coalesce(given.jobs, 0) >= coalesce(s.share, 0) and not (l.suspect and coalesce(given.jobs, 0) > 0);
   end loop;
 end $$;

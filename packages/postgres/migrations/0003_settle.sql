@@ -17,7 +17,9 @@ begin
     select j.id from item i join headgate.job j on j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence
     order by j.id for no key update of j skip locked
   ), renewed as (
-    update headgate.job j set lease_expires_at_ms = (select headgate.now_ms()) + p_lease_ms
+    -- A write of the attempt may have extended the lease further.
+    update headgate.job j
+    set lease_expires_at_ms = greatest(j.lease_expires_at_ms, (select headgate.now_ms()) + p_lease_ms)
     where j.id = any(array(select h.id from held h))
   )
   select i.job_id, case
@@ -31,9 +33,10 @@ begin
 end $$;
 
 -- Success, the hot path: the row goes, with all that belongs to it, or keeps its result for its retention. Shorter
--- arrays of versions and results are filled up with nulls.
+-- arrays of versions and results are filled up with nulls. A row that another transaction holds is waited for; with
+-- p_wait_ms no longer than that, and then all of it fails (55P03).
 create function headgate.succeed(
-  p_jobs text[], p_leases uuid[], p_fences bigint[], p_versions int[], p_results bytea[]
+  p_jobs text[], p_leases uuid[], p_fences bigint[], p_versions int[], p_results bytea[], p_wait_ms int default null
 ) returns table (job_id text, state text)
 language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
@@ -46,6 +49,9 @@ declare
   v_attempts text[];
   v_reports text[];
 begin
+  if p_wait_ms is not null then
+    perform set_config('lock_timeout', p_wait_ms::text, true);
+  end if;
   select j.retention_ms > 0 into v_kept_first from headgate.job j where j.id = p_jobs[1];
   for pass in 1..2 loop
     if (pass = 1) = coalesce(v_kept_first, false) then
@@ -70,6 +76,7 @@ begin
       v_rows := coalesce(cardinality(v_gone), 0);
       if v_steps is not null then
         delete from headgate.step s where s.job_id = any(v_steps);
+        update headgate.effect e set recorded_at_ms = v_now where e.job_id = any(v_steps);
       end if;
       if v_attempts is not null then
         delete from headgate.attempt a where a.job_id = any(v_attempts);
@@ -86,17 +93,36 @@ begin
 end $$;
 
 -- p_delays: null where the outcome has none. Answers the new state of each job that was held; of the others nothing.
+-- Rows that others hold are waited for as in succeed(). Revoked jobs go first; of the rest:
 --   held     the rows still owned under the given lease and fence, locked;
 --   counted  their counters, and when they would be due again;
 --   moved    what each becomes: what would fall due at or past its deadline is archived instead.
 create function headgate.settle(
   p_jobs text[], p_leases uuid[], p_fences bigint[], p_outcomes text[], p_delays bigint[], p_reasons text[],
-  p_error_tags text[], p_error_messages text[], p_error_texts text[], p_errors bytea[]
+  p_error_tags text[], p_error_messages text[], p_error_texts text[], p_errors bytea[], p_wait_ms int default null
 ) returns table (job_id text, state text, queue text)
 language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
   v_now bigint := headgate.now_ms();
+  v_gone text[];
+  v_queues text[];
 begin
+  if p_wait_ms is not null then
+    perform set_config('lock_timeout', p_wait_ms::text, true);
+  end if;
+  if 'revoke' = any(p_outcomes) then
+    with removed as (
+      delete from headgate.job j
+      using (select * from unnest(p_jobs, p_leases, p_fences, p_outcomes) as u(job_id, lease_id, fence, outcome)
+        where u.outcome = 'revoke' order by u.job_id) i
+      where j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence
+      returning j.id, j.queue
+    )
+    select array_agg(r.id), array_agg(r.queue) into v_gone, v_queues from removed r;
+    -- A statement of its own sees what the attempt wrote while its row was waited for.
+    perform headgate.forget(v_gone);
+    return query select g.id, 'deleted'::text, g.queue from unnest(v_gone, v_queues) g(id, queue);
+  end if;
   return query
   with item as (
     select * from unnest(p_jobs, p_leases, p_fences, p_outcomes, p_delays, p_reasons,
@@ -107,7 +133,7 @@ begin
       j.scheduled_at_ms, j.claimed_at_ms, j.worker, j.in_progress_step, j.queue, j.kind, j.schema_version, j.checkpoint_version,
       i.lease_id, i.outcome, i.delay_ms, i.reason, i.error_tag, i.error_message, i.error_text, i.error
     from item i join headgate.job j on j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence
-    order by j.id for no key update of j
+    where i.outcome <> 'revoke' order by j.id for no key update of j
   ), counted as (
     select h.*,
       h.attempt + case when h.outcome in ('retry', 'timed_out', 'fatal') then 1 else 0 end as next_attempt,
@@ -125,7 +151,6 @@ begin
     from held h
   ), moved as (
     select c.*, next.reason as next_reason, case
-        when c.outcome = 'revoke' then 'deleted'
         when c.outcome in ('undecodable', 'checkpoint_stale') then 'undecodable'
         when next.reason = 'crash_limit' then 'quarantined'
         when next.reason is not null then 'archived'
@@ -135,7 +160,6 @@ begin
         else 'retryable' end as next_state
     from counted c cross join lateral (
       select case
-        when c.outcome = 'revoke' then null
         when c.outcome = 'skip' then 'skipped'
         when c.outcome in ('fatal', 'undecodable', 'checkpoint_stale') then c.outcome
         when c.outcome in ('retry', 'timed_out') and c.next_attempt >= c.max_attempts then 'exhausted'
@@ -157,23 +181,13 @@ begin
         then headgate.count_crash(j.crashes_by_step, m.in_progress_step) else j.crashes_by_step end,
       last_lease_id = j.lease_id, last_worker = j.worker,
       lease_id = null, lease_expires_at_ms = null, worker = null
-    from moved m where j.id = m.id and m.next_state <> 'deleted'
-  ), removed as (
-    delete from headgate.job j where j.id = any(array(select m.id from moved m where m.next_state = 'deleted'))
-  ), removed_steps as (
-    delete from headgate.step s where s.job_id = any(array(select m.id from moved m where m.next_state = 'deleted'))
-  ), removed_attempts as (
-    delete from headgate.attempt a where a.job_id = any(array(select m.id from moved m where m.next_state = 'deleted'))
-  ), removed_progress as (
-    delete from headgate.progress p where p.job_id = any(array(select m.id from moved m where m.next_state = 'deleted'))
-  ), removed_output as (
-    delete from headgate.output o where o.job_id = any(array(select m.id from moved m where m.next_state = 'deleted'))
+    from moved m where j.id = m.id
   ), recorded as (
     insert into headgate.attempt (fence, started_at_ms, ended_at_ms, lease_id, job_id, worker, outcome, step,
       error_tag, error_message, error_text, error)
     select m.fence, m.claimed_at_ms, v_now, m.lease_id, m.id, m.worker, m.outcome, m.in_progress_step,
       m.error_tag, coalesce(m.error_message, m.reason), m.error_text, m.error
-    from moved m where m.next_state <> 'deleted'
+    from moved m
     on conflict do nothing
   ), trimmed as (
     -- Each fence leaves at most one row, so this keeps the newest 100.

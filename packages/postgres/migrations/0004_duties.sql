@@ -51,6 +51,7 @@ begin
   with late as (
     select j.id from headgate.job j
     where j.queue_timeout_ms is not null and j.state in ('scheduled', 'available', 'retryable')
+      and (j.claimed_at_ms is null or j.scheduled_at_ms > j.claimed_at_ms)
       and j.scheduled_at_ms + j.queue_timeout_ms <= v_now
     order by j.scheduled_at_ms + j.queue_timeout_ms limit p_limit - v_found for no key update skip locked
   )
@@ -58,7 +59,7 @@ begin
   where j.id = any(array(select l.id from late l)) returning j.id;
 end $$;
 
--- How long a claimed effect key is kept once its job is gone: 30 days from when it was claimed.
+-- How long a claimed effect key is kept once its job is gone: 30 days.
 create function headgate.effect_retention_ms() returns bigint language sql immutable parallel safe as $$
   select 2592000000::bigint
 $$;
@@ -86,12 +87,13 @@ begin
   return coalesce(cardinality(v_ids), 0);
 end $$;
 
--- Removes what belongs to jobs that are gone. Effect keys stay: they outlive the job.
+-- Removes what belongs to jobs that are gone. Effect keys stay: their retention starts now.
 create function headgate.forget(p_ids text[]) returns void language sql volatile as $$
   delete from headgate.step s where s.job_id = any(p_ids);
   delete from headgate.attempt a where a.job_id = any(p_ids);
   delete from headgate.progress p where p.job_id = any(p_ids);
   delete from headgate.output o where o.job_id = any(p_ids);
+  update headgate.effect e set recorded_at_ms = headgate.now_ms() where e.job_id = any(p_ids);
 $$;
 
 -- Where the sweep over effect keys stands: it goes round, since keys whose jobs are kept for ever stay in its way.

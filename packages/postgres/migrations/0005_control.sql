@@ -5,7 +5,8 @@
 --   promote_job, reschedule_job, edit_job, replace_job: changes of a job that waits;
 --   retry_job, release_job: the ways back, refused while another job holds the unique key;
 --   remove_job     the way out.
--- A function for one job answers no row when there is no such job, and a null to_state when it may not move.
+-- A function for one job answers no row when there is no such job, and a null to_state when it may not move. It waits a
+-- bounded time for the row, since it waits on one of the store's few connections.
 
 -- What rests until somebody looks at it, and what only an operator moves; its counts and lists must not scan the rest.
 create index job_resting on headgate.job (state, queue)
@@ -41,7 +42,7 @@ end $$;
 
 -- Answers the state and the reason the job had before.
 create function headgate.cancel_job(p_id text) returns table (from_state text, to_state text, queue text, reason text)
-language plpgsql volatile as $$
+language plpgsql volatile set lock_timeout = '2s' as $$
 begin
   select j.state, j.queue, j.reason into from_state, queue, reason from headgate.job j where j.id = p_id for no key update;
   if not found then
@@ -76,9 +77,10 @@ language sql volatile as $$
     'quarantined', 'fingerprint')
 $$;
 
--- Due now, whatever it waited for. Its place in the queue is that of its due time, but not one in the future.
+-- Due now, whatever it waited for. Its place in the queue is that of its due time, but not one in the future; a pending
+-- job, which waited for its operator alone, starts to wait now.
 create function headgate.promote_job(p_id text) returns table (from_state text, to_state text, queue text)
-language plpgsql volatile as $$
+language plpgsql volatile set lock_timeout = '2s' as $$
 declare
   v_job record;
 begin
@@ -89,7 +91,9 @@ begin
   from_state := v_job.state;
   queue := v_job.queue;
   if v_job.state in ('pending', 'scheduled', 'retryable') then
-    update headgate.job j set state = 'available', scheduled_at_ms = least(j.scheduled_at_ms, headgate.now_ms())
+    update headgate.job j set state = 'available',
+      scheduled_at_ms = case when v_job.state = 'pending' then headgate.now_ms()
+        else least(j.scheduled_at_ms, headgate.now_ms()) end
       where j.id = p_id returning j.state into to_state;
   end if;
   return next;
@@ -99,7 +103,7 @@ end $$;
 -- a job waits as scheduled until it comes, or is available when it has come; a pending job stays pending.
 create function headgate.reschedule_job(p_id text, p_at_ms bigint)
 returns table (from_state text, to_state text, queue text)
-language plpgsql volatile as $$
+language plpgsql volatile set lock_timeout = '2s' as $$
 declare
   v_now bigint := headgate.now_ms();
   v_at bigint := p_at_ms;
@@ -137,7 +141,7 @@ end $$;
 -- A fingerprint that was computed follows the payload, one that was given stays.
 create function headgate.edit_job(p_id text, p_payload bytea, p_schema_version int)
 returns table (from_state text, to_state text, queue text)
-language plpgsql volatile as $$
+language plpgsql volatile set lock_timeout = '2s' as $$
 declare
   v_job record;
 begin
@@ -196,7 +200,7 @@ end $$;
 -- no attempt has seen. Checkpoint, effect keys, fence and the orphaned mark stay.
 create function headgate.retry_job(p_id text, p_has_deadline boolean, p_deadline_at_ms bigint)
 returns table (from_state text, to_state text, queue text, refusal text, holder_id text)
-language plpgsql volatile as $$
+language plpgsql volatile set lock_timeout = '2s' as $$
 declare
   v_now bigint := headgate.now_ms();
   v_job record;
@@ -227,7 +231,7 @@ end $$;
 -- quarantined -> available, with a clean crash count; failures stay counted.
 create function headgate.release_job(p_id text)
 returns table (from_state text, to_state text, queue text, refusal text, holder_id text)
-language plpgsql volatile as $$
+language plpgsql volatile set lock_timeout = '2s' as $$
 declare
   v_job record;
 begin
@@ -286,7 +290,7 @@ begin
 end $$;
 
 create function headgate.remove_job(p_id text) returns table (from_state text, to_state text, queue text)
-language plpgsql volatile as $$
+language plpgsql volatile set lock_timeout = '2s' as $$
 declare
   v_job record;
 begin

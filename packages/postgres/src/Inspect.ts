@@ -113,7 +113,9 @@ const attemptsSql =
   ) a where j.id = $1 and j.state = 'completed'
   order by fence`
 
-const failureSql = `select a.error_tag as tag, a.error_message as message, a.error as encoded
+/** What was no error, as a payload that cannot be read, goes by the name of its outcome. */
+const failureSql = `select coalesce(a.error_tag, case when a.error_message is not null then a.outcome end) as tag,
+    a.error_message as message, a.error as encoded
   from headgate.job j left join headgate.attempt a on a.job_id = j.id and a.fence = j.fence where j.id = $1`
 
 interface FailureRow {

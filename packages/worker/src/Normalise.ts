@@ -87,12 +87,11 @@ const ofCause = (attempt: LocalAttempt, cause: Cause.Cause<unknown>): Outcome.Ou
 
 const ofFailure = (attempt: LocalAttempt, error: unknown): Outcome.Outcome => {
   const stored = storedError(error)
-  if (error instanceof CodecError) {
-    return error.direction === "decode" ? Outcome.undecodable(stored.message) : Outcome.fatal(stored)
-  }
   if (isRefusal(error)) return Outcome.fatal(stored)
-  // The store's outage, in whatever call of the handler's: nothing is charged for it.
-  if (error instanceof StoreUnavailable) return Outcome.notAFailure(streakBackoffMs(attempt.claim.streak + 1), stored)
+  // An outage of the database, in whatever call of the handler's: nothing is charged for it.
+  if (error instanceof StoreUnavailable || isUnreachable(error)) {
+    return Outcome.notAFailure(streakBackoffMs(attempt.claim.streak + 1), stored)
+  }
   const encoded = attempt.definition.error.encode(error)
   if (Result.isFailure(encoded)) return Outcome.retry(nextDelayMs(attempt), stored)
   const bytes = encoded.success
@@ -102,13 +101,25 @@ const ofFailure = (attempt: LocalAttempt, error: unknown): Outcome.Outcome => {
     : Outcome.notAFailure(streakBackoffMs(attempt.claim.streak + 1), known)
 }
 
+/** The application's own query met a lost connection or a server that was shutting down. */
+const isUnreachable = (error: unknown): boolean => {
+  if (!(error instanceof SqlError)) return false
+  const { cause } = error.reason
+  const state = typeof cause === "object" && cause !== null && "code" in cause ? String(cause.code) : ""
+  return error.reason._tag === "ConnectionError" || /^(08|57P0)/.test(state)
+}
+
 const isTypedFailure = ({ definition }: LocalAttempt, error: unknown): boolean =>
   isRefusal(error) || error instanceof CodecError || error instanceof SqlError || error instanceof StoreUnavailable ||
   Result.isSuccess(definition.error.encode(error))
 
-/** A mistake in the handler's code: another try would meet it again. */
+/**
+ * A mistake in the handler's code: another try would meet it again. What does not decode is not among them: the job's own
+ * payload and records end the attempt by themselves, so it is some other job's, and may be mended.
+ */
 const isRefusal = (error: unknown): boolean =>
-  error instanceof DuplicateStep || error instanceof Invalid || error instanceof ForeignTransaction
+  error instanceof DuplicateStep || error instanceof Invalid || error instanceof ForeignTransaction ||
+  (error instanceof CodecError && error.direction === "encode")
 
 const isFailure = ({ definition }: LocalAttempt, error: unknown): boolean => {
   try {

@@ -5,8 +5,9 @@
 import { storedError } from "@headgate/core/ErrorText"
 import * as Outcome from "@headgate/core/Outcome"
 import { type ForeignTransaction, LeaseRejected, StoreUnavailable } from "@headgate/core/Refusals"
-import { retryDelayMs } from "@headgate/core/Retry"
+import { retryDelayMs, streakBackoffMs } from "@headgate/core/Retry"
 import * as Effect from "effect/Effect"
+import { isSqlError } from "effect/sql/SqlError"
 import type { Attempt } from "./Attempt.ts"
 import { backoffMs, loseLease } from "./Ownership.ts"
 
@@ -18,10 +19,7 @@ export class BodyFailure<E> {
   }
 }
 
-/**
- * Times a body may run into a transaction that the store then loses. While the lease is renewed the store is there, so
- * that the fault lies with the transaction (too long, say): the attempt fails and is retried as the task says.
- */
+/** Times an attempt may run a body in a transaction that the store then loses. After the last the job waits for another. */
 export const MAX_LOST_TRANSACTIONS = 3
 
 type StoreFault = LeaseRejected | StoreUnavailable
@@ -47,13 +45,25 @@ export const transact = <A, B, E, E2, R, R2>(
       if (fault instanceof LeaseRejected) return loseLease(attempt)
       if (!(fault instanceof StoreUnavailable)) return Effect.fail(fault)
       if (!attempt.isOwned()) return loseLease(attempt)
-      if (started >= MAX_LOST_TRANSACTIONS) return (console.dir(fault, {depth: 9}), giveUp(attempt, fault))
+      if (started >= MAX_LOST_TRANSACTIONS) return giveUp(attempt, fault)
       return Effect.delay(Effect.suspend(() => attemptIt(tries + 1)), backoffMs(tries))
     })
   return attemptIt(0)
 }
 
-const giveUp = (attempt: Attempt, fault: StoreUnavailable): Effect.Effect<never> => {
-  const delayMs = retryDelayMs(attempt.definition.retry, attempt.claim.attempt + 1, Math.random())
-  return attempt.end({ _tag: "Chosen", outcome: Outcome.retry(delayMs, storedError(fault)) })
+/** Nothing is charged for the store's faults; where the server says that the body took too long, the attempt has failed. */
+const giveUp = ({ claim, definition, end }: Attempt, fault: StoreUnavailable): Effect.Effect<never> => {
+  const error = storedError(fault)
+  const outcome = isBodysFault(fault)
+    ? Outcome.retry(retryDelayMs(definition.retry, claim.attempt + 1, Math.random()), error)
+    : Outcome.notAFailure(streakBackoffMs(claim.streak + 1), error)
+  return end({ _tag: "Chosen", outcome })
 }
+
+const isBodysFault = ({ cause }: StoreUnavailable): boolean => {
+  const fault: unknown = isSqlError(cause) ? cause.reason.cause : undefined
+  return typeof fault === "object" && fault !== null && "code" in fault && TOO_LONG.has(fault.code)
+}
+
+/** SQLSTATEs: idle in its transaction for too long, a transaction too long, a statement too long. */
+const TOO_LONG = new Set<unknown>(["25P03", "25P04", "57014"])

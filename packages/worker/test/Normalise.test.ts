@@ -11,6 +11,7 @@ import {
   Task
 } from "@headgate/core"
 import { Cause, Context, Effect, Exit, Schema } from "effect"
+import { ConnectionError, SqlError, UnknownError } from "effect/sql/SqlError"
 import { type Ending, LocalAttempt } from "../src/Attempt.ts"
 import { normalise } from "../src/Normalise.ts"
 
@@ -86,14 +87,22 @@ describe("normalise", () => {
     assert.strictEqual(after(Exit.fail(new Broken({ part: "throws" })))?._tag, "Retry")
   })
 
-  it("what another try would meet again is fatal, what this build cannot read parks, an outage charges nothing", () => {
+  it("what another try would meet again is fatal, an outage of the database charges nothing, the rest is retried", () => {
     const tagOf = (error: unknown) => after(Exit.fail(error))?._tag
     assert.strictEqual(tagOf(new Invalid({ field: "f", message: "m" })), "Fatal")
     assert.strictEqual(tagOf(new DuplicateStep({ step: "s", message: "m" })), "Fatal")
     assert.strictEqual(tagOf(new ForeignTransaction({ operation: "o", message: "m" })), "Fatal")
     assert.strictEqual(tagOf(new CodecError({ direction: "encode", message: "m" })), "Fatal")
-    assert.strictEqual(tagOf(new CodecError({ direction: "decode", message: "m" })), "Undecodable")
+    assert.strictEqual(tagOf(new CodecError({ direction: "decode", message: "m" })), "Retry")
     assert.strictEqual(tagOf(new StoreUnavailable({ operation: "o", message: "m" })), "NotAFailure")
+    const lost = new ConnectionError({ cause: new Error("closed"), message: "m", operation: "execute" })
+    const query = (code: string) => new UnknownError({ cause: { code }, message: "m", operation: "execute" })
+    assert.strictEqual(tagOf(new SqlError({ reason: lost })), "NotAFailure")
+    assert.deepStrictEqual(["57P01", "08006", "42P01"].map((code) => tagOf(new SqlError({ reason: query(code) }))), [
+      "NotAFailure",
+      "NotAFailure",
+      "Retry"
+    ])
     assert.strictEqual(tagOf("not in the schema"), "Retry")
   })
 

@@ -9,10 +9,12 @@ import {
   JobId,
   MAX_STEP_RESULT_BYTES,
   Once,
+  Retry,
   Step,
   StoreUnavailable,
   Task
 } from "@headgate/core"
+import { Time } from "@headgate/testkit"
 import { Effect, Layer, Schema } from "effect"
 import * as Reactivity from "effect/reactivity/Reactivity"
 import { MAX_EFFECT_KEY_BYTES } from "../src/Once.ts"
@@ -211,7 +213,7 @@ layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })
       assert.deepStrictEqual([outcome?._tag, runs, yield* written("killed")], ["Success", 2, 1])
     }))
 
-  it.effect("a transaction that the server ends each time fails the attempt, which is retried; the lease was held throughout", () =>
+  it.effect("a body too slow for the server each time fails the attempt, which is retried; the lease was held throughout", () =>
     Effect.gen(function*() {
       const task = Task.make("too-long", { payload })
       const id = yield* task.enqueue(undefined)
@@ -237,6 +239,17 @@ layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })
       yield* Attempts.due()
       const { outcome } = yield* worker.run(task, Once.run("x", write("too-long")))
       assert.deepStrictEqual([outcome?._tag, yield* written("too-long")], ["Success", 1])
+    }))
+
+  it.effect("a transaction that is lost each time, by no fault of its body, costs the job a pause and no attempt", () =>
+    Effect.gen(function*() {
+      const task = Task.make("killed-always", { payload, retry: Retry.fixed("1 millis") })
+      const id = yield* task.enqueue(undefined)
+      const worker = yield* Attempts.worker()
+      const now = yield* Time.freeze()
+      yield* worker.run(task, Once.run("x", Effect.orDie(killTransaction)))
+      const { attempt, crashAttempt, scheduledAtMs, state } = yield* (yield* Inspect).job(id)
+      assert.deepStrictEqual([state, attempt, crashAttempt, scheduledAtMs - now], ["retryable", 0, 0, 1000])
     }))
 
   it.effect("a transaction that was lost is not run again once the lease has run out", () =>
