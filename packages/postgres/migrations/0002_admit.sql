@@ -116,8 +116,12 @@ begin
         order by j.priority desc, j.scheduled_at_ms, j.id limit lane.share
         for no key update skip locked
       ) t;
-    v_is_short := cardinality(v_all) > 1 and coalesce(cardinality(v_taken), 0) + coalesce(cardinality(v_late), 0)
-      < (select sum(s) from unnest(v_shares) s);
+    if cardinality(v_all) > 1 then
+      v_is_short := coalesce(cardinality(v_taken), 0) + coalesce(cardinality(v_late), 0)
+        < (select sum(s.share) from unnest(v_shares) s(share));
+    else
+      v_is_short := false;
+    end if;
     exit when v_taken is null and v_late is null and not v_is_short;
 
     if v_late is not null then

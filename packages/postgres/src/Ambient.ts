@@ -14,10 +14,12 @@ export const ambient = (application: PgClient.PgClient): Effect.Effect<Ambient> 
     return "none"
   })
 
-export const foreignTransaction = (operation: string): ForeignTransaction =>
+export const foreignTransaction = (operation: string, around: "own" | "foreign" = "foreign"): ForeignTransaction =>
   new ForeignTransaction({
     operation,
-    message: `${operation} was called inside an open transaction of another SQL client than the one the store was given`
+    message: around === "own"
+      ? `${operation} was called inside an open transaction: it commits one of its own, which cannot be a part of another`
+      : `${operation} was called inside an open transaction of another SQL client than the one the store was given`
   })
 
 /** The prefix of every client's transaction key, see `SqlClient.TransactionConnection`. */

@@ -5,6 +5,7 @@
 import type { StepWrite } from "@headgate/core/Checkpoint"
 import { Checkpoints, type SleepWrite } from "@headgate/core/Checkpoints"
 import { LeaseRejected } from "@headgate/core/Refusals"
+import type { State } from "@headgate/core/State"
 import { isStorableText, utf8Length } from "@headgate/core/Text"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -13,7 +14,7 @@ import { ControlSql } from "./ControlSql.ts"
 import { makeRemap } from "./Remap.ts"
 
 /** A step's identity is part of an index key. The worker refuses a longer one before it gets here. */
-export const MAX_STEP_BYTES = 1024
+const MAX_STEP_BYTES = 1024
 
 /** A newer version than any before moves the job to the lane of the workers that know it. */
 const opened = (stepSet: string, version: string): string => `
@@ -25,7 +26,7 @@ const opened = (stepSet: string, version: string): string => `
 const written = (
   w: { readonly [K in "leaseMs" | "step" | "mark" | "cursorStep" | "cursor" | "stepSet" | "version"]: string }
 ) => `
-    lease_expires_at_ms = (select headgate.now_ms()) + ${w.leaseMs},
+    lease_expires_at_ms = greatest(j.lease_expires_at_ms, (select headgate.now_ms()) + ${w.leaseMs}),
     has_steps = j.has_steps or ${w.step} is not null,
     in_progress_step = case when ${w.mark} is not null then ${w.mark}
       when j.in_progress_step = ${w.step} then null else j.in_progress_step end,
@@ -92,27 +93,27 @@ const sleepSql = `with wake as (
       state = case when j.deadline_at_ms <= greatest(w.wake_at, w.now) then 'archived' else 'scheduled' end,
       reason = case when j.deadline_at_ms <= greatest(w.wake_at, w.now) then 'deadline' end,
       finished_at_ms = case when j.deadline_at_ms <= greatest(w.wake_at, w.now) then w.now end,
-      scheduled_at_ms = w.wake_at, has_steps = true,
+      scheduled_at_ms = w.wake_at, has_steps = true, streak = 0,
       in_progress_step = case when j.in_progress_step = $4 then null else j.in_progress_step end,
       last_lease_id = j.lease_id, last_worker = j.worker, lease_id = null, lease_expires_at_ms = null, worker = null,${
   opened("$8::text[]", "$9::int")
 }
     from wake w where j.id = $1 and j.lease_id = $2 and j.fence = $3
-    returning j.id, j.fence, w.wake_at, w.now
+    returning j.id, j.fence, j.state, w.wake_at, w.now
   ), recorded as (
     insert into headgate.step (job_id, fence, step, kind, position, wake_at_ms, recorded_at_ms)
     select h.id, h.fence, $4, 'sleep', $5, h.wake_at, h.now from held h
     on conflict do nothing
   )
-  select 1 as one from held`
+  select h.state from held h`
 
 const make = Effect.gen(function*() {
   const control = yield* ControlSql
   const { statement } = control
   const one = statement("Checkpoints.write", oneSql)
   const many = statement<{ job_id: string }>("Checkpoints.write", manySql)
-  const sleep = statement("Checkpoints.sleep", sleepSql)
-  const lookUp = statement<{ state: string; is_ours: boolean }>(
+  const sleep = statement<{ state: State }>("Checkpoints.sleep", sleepSql)
+  const lookUp = statement<{ state: State; is_ours: boolean }>(
     "Checkpoints.sleep",
     `select j.state, coalesce(j.last_lease_id = $2 and j.fence = $3, false) as is_ours
     from headgate.job j where j.id = $1`
@@ -142,12 +143,13 @@ const make = Effect.gen(function*() {
     }),
     sleep: Effect.fn("Checkpoints.sleep")(function*(write) {
       checkStep(write.step)
-      const rows = yield* Effect.uninterruptible(sleep(sleepParams(write)))
-      if (rows.length > 0) return
+      const [slept] = yield* Effect.uninterruptible(sleep(sleepParams(write)))
+      if (slept !== undefined) return slept.state
       const { fence, jobId, leaseId } = write.lease
       // An earlier try whose answer was lost has ended the lease.
       const [job] = yield* lookUp([Bind.text(jobId), Bind.uuid(leaseId), Bind.bigint(fence)])
       if (job?.is_ours !== true) return yield* new LeaseRejected({ jobId, state: job?.state ?? "missing" })
+      return job.state
     }),
     remap: makeRemap(control)
   })

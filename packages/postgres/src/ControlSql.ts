@@ -64,13 +64,15 @@ export const connect = (
 
 /**
  * Plans are made once and must fit any later size of the tables, so they go by index even while these are empty. Only a
- * help: the functions of the hot path set the same for themselves.
+ * help: the functions that depend on a setting set it for themselves.
  */
 const session = {
   default_transaction_isolation: "read committed",
   plan_cache_mode: "force_generic_plan",
   enable_seqscan: "off",
-  jit: "off"
+  jit: "off",
+  // A statement that waits for a row takes one of few connections with it.
+  lock_timeout: "2s"
 }
 
 /** Puts the configured schema into a statement or a migration. */
@@ -99,6 +101,10 @@ export const toUnavailable =
     isPassing(error)
       ? Effect.fail(new StoreUnavailable({ operation, message: describe(error), cause: error }))
       : Effect.die(error)
+
+/** The statement gave up waiting for a row that another transaction holds; nothing of it was applied. */
+export const isLockTimeout = ({ cause }: StoreUnavailable): boolean =>
+  SqlError.isSqlError(cause) && sqlState(cause) === "55P03"
 
 export const isConflict = (error: SqlError.SqlError): boolean => conflict.test(sqlState(error) ?? "")
 

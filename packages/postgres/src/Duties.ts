@@ -11,12 +11,6 @@ import { Announcer } from "./Announcer.ts"
 import * as Bind from "./Bind.ts"
 import { ControlSql } from "./ControlSql.ts"
 
-/**
- * Claimed effect keys are kept this long, counted from the claim, and then until their job is gone: 30 days. The value
- * in force is the SQL function `effect_retention_ms`.
- */
-export const EFFECT_RETENTION_MS = 2_592_000_000
-
 const make = Effect.gen(function*() {
   const { statement } = yield* ControlSql
   const announcer = yield* Announcer

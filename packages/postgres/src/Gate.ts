@@ -7,6 +7,7 @@ import type { Checkpoint } from "@headgate/core/Checkpoint"
 import type { AdmitRequest, Claim } from "@headgate/core/Claim"
 import { Gate } from "@headgate/core/Gate"
 import type { Fence, JobId, LeaseId } from "@headgate/core/Ids"
+import { byCodePoint } from "@headgate/core/Text"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import { Announcer } from "./Announcer.ts"
@@ -17,7 +18,7 @@ import { ControlSql } from "./ControlSql.ts"
 const make = Effect.gen(function*() {
   const { statement } = yield* ControlSql
   const announcer = yield* Announcer
-  const admit = statement<ClaimRow>("Gate.admit", "select * from headgate.admit($1, $2, $3, $4, $5, $6, $7)")
+  const admit = statement<ClaimRow | ExpiredRow>("Gate.admit", "select * from headgate.admit($1, $2, $3, $4, $5, $6, $7)")
   const readCheckpoints = CheckpointRows.reader(statement, "Gate.admit")
   const abandon = statement<{ queue: string }>(
     "Gate.abandon",
@@ -40,10 +41,12 @@ const make = Effect.gen(function*() {
         Bind.int(request.capacity),
         Bind.bigint(request.leaseMs)
       ]))
-      const resumed = rows.filter((row) => row.has_checkpoint).map((row) => row.id)
+      const claimed = rows.every(isClaim) ? rows : rows.filter(isClaim)
+      const resumed = claimed.filter((row) => row.has_checkpoint).map((row) => row.id)
       const checkpoints = resumed.length === 0 ? undefined : yield* readCheckpoints(resumed)
-      const claims = inOrder(rows).map((row) => toClaim(row, request.leaseId, checkpoints?.get(row.id)))
-      return { claims, more: false }
+      const claims = inOrder(claimed).map((row) => toClaim(row, request.leaseId, checkpoints?.get(row.id)))
+      const expired = claimed === rows ? [] : rows.filter((row) => row.fence === null).map((row) => row.id)
+      return { claims, expired, more: false }
     }),
     abandon: Effect.fn("Gate.abandon")(function*(leaseId) {
       const rows = yield* abandon([Bind.uuid(leaseId)])
@@ -93,7 +96,7 @@ const toClaim = (row: ClaimRow, leaseId: LeaseId, checkpoint: Checkpoint | undef
   timeoutMs: row.timeout_ms === null ? undefined : Number(row.timeout_ms),
   deadlineAtMs: row.deadline_at_ms === null ? undefined : Number(row.deadline_at_ms),
   retentionMs: Number(row.retention_ms),
-  headers: row.headers === null ? noHeaders : JSON.parse(decoder.decode(row.headers)),
+  headers: row.headers === null ? noHeaders : readHeaders(row.headers),
   checkpoint
 })
 
@@ -120,8 +123,29 @@ interface ClaimRow {
   readonly has_checkpoint: boolean
 }
 
+/** A job that was met too late, and archived. */
+interface ExpiredRow {
+  readonly id: JobId
+  readonly fence: null
+}
+
+const isClaim = (row: ClaimRow | ExpiredRow): row is ClaimRow => row.fence !== null
+
 const noHeaders: Readonly<Record<string, string>> = {}
 const decoder = new TextDecoder()
+
+/** What somebody else wrote into the row and is no header is left out: one bad row must not fail the call for ever. */
+const readHeaders = (bytes: Uint8Array): Readonly<Record<string, string>> => {
+  try {
+    const read: unknown = JSON.parse(decoder.decode(bytes))
+    if (typeof read !== "object" || read === null || Array.isArray(read)) return noHeaders
+    return Object.fromEntries(
+      Object.entries(read).filter((entry): entry is [string, string] => typeof entry[1] === "string")
+    )
+  } catch {
+    return noHeaders
+  }
+}
 
 /** An update answers in the order of its index scan; ids are made in the order of time, so mostly this is a look. */
 const inOrder = (rows: ReadonlyArray<ClaimRow>): ReadonlyArray<ClaimRow> => {
@@ -130,4 +154,4 @@ const inOrder = (rows: ReadonlyArray<ClaimRow>): ReadonlyArray<ClaimRow> => {
 }
 
 const compare = (a: ClaimRow, b: ClaimRow): number =>
-  b.priority - a.priority || Number(a.scheduled_at_ms - b.scheduled_at_ms) || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0)
+  b.priority - a.priority || Number(a.scheduled_at_ms - b.scheduled_at_ms) || byCodePoint(a.id, b.id)

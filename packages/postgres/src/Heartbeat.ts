@@ -98,7 +98,7 @@ const makeReporter = (
     if (report._tag !== "Lost") {
       Deferred.doneUnsafe(isUp, Exit.void)
       const fault = report._tag === "Failing"
-        ? new StoreUnavailable({ operation: "Heartbeat.beat", message: report.message })
+        ? new StoreUnavailable({ operation: "Heartbeat.beat", message: report.message.split("\n", 1).join() })
         : undefined
       return void Queue.offerUnsafe(beats, fault)
     }

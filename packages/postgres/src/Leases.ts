@@ -2,6 +2,9 @@
  * Renewal and settlement of leases. Successes go through the SQL function `succeed`, every other outcome through
  * `settle`; each row is checked against lease id and fence by the statement that writes it. What matched no row
  * is looked up afterwards: an earlier settlement whose answer was lost counts as applied.
+ *
+ * A row that another transaction holds does not hold up the others of its batch for long: the statement gives up, and is
+ * repeated over the rows that are free.
  */
 import type { JobId, LeaseRef } from "@headgate/core/Ids"
 import { Leases, type LostLease, type Settled, type Settlement } from "@headgate/core/Leases"
@@ -11,11 +14,14 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import { Announcer } from "./Announcer.ts"
 import * as Bind from "./Bind.ts"
-import { ControlSql } from "./ControlSql.ts"
+import { ControlSql, isLockTimeout, rollbackFaults, toUnavailable } from "./ControlSql.ts"
 import * as SettleRows from "./SettleRows.ts"
 
-/** Ends attempts with success; takes `successParams`. */
+/** Ends attempts with success; takes `successParams`. Waits for rows that others hold. */
 export const successSql = "select * from headgate.succeed($1, $2, $3, $4, $5)"
+
+/** How long a batch waits for a row that another transaction holds. Renewals and sweeps are faster. */
+const LOCK_WAIT_MS = 200
 
 export const successParams = (
   items: ReadonlyArray<{ readonly lease: LeaseRef; readonly result: OutcomeResult | undefined }>
@@ -30,36 +36,59 @@ export const successParams = (
 }
 
 /** Job ids, lease ids and fences, in that order. */
-export const leaseParams = (leases: ReadonlyArray<LeaseRef>): ReadonlyArray<unknown> => [
+const leaseParams = (leases: ReadonlyArray<LeaseRef>): ReadonlyArray<unknown> => [
   Bind.texts(leases.map(({ jobId }) => jobId)),
   Bind.uuids(leases.map(({ leaseId }) => leaseId)),
   Bind.bigints(leases.map(({ fence }) => fence))
 ]
 
-/** Parameters: `leaseParams` and the lease's length. Answers the leases that are no longer current. */
-export const renewSql = "select * from headgate.renew($1, $2, $3, $4)"
-
 const make = Effect.gen(function*() {
-  const { statement } = yield* ControlSql
+  const { client, statement } = yield* ControlSql
   const announcer = yield* Announcer
-  const renew = statement<{ job_id: JobId; reason: LostLease["reason"] | "busy" }>("Leases.renew", renewSql)
-  const succeed = statement<SettledRow>("Leases.settle", successSql)
+  const renew = statement<{ job_id: JobId; reason: LostLease["reason"] | "busy" }>(
+    "Leases.renew",
+    "select * from headgate.renew($1, $2, $3, $4)"
+  )
+  const succeed = statement<SettledRow>(SETTLE, `select * from headgate.succeed($1, $2, $3, $4, $5, ${LOCK_WAIT_MS})`)
   const settle = statement<SettledRow>(
-    "Leases.settle",
-    "select * from headgate.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+    SETTLE,
+    `select * from headgate.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, ${LOCK_WAIT_MS})`
+  )
+  const lockFree = statement<{ job_id: JobId }>(
+    SETTLE,
+    `select j.id as job_id from unnest($1, $2, $3) as i(job_id, lease_id, fence)
+    join headgate.job j on j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence
+    order by j.id for update of j skip locked`
   )
   const lookUp = statement<LookUpRow>(
-    "Leases.settle",
+    SETTLE,
     `select j.id as job_id, j.state, i.lease_id::text, i.fence,
+      coalesce(j.lease_id = i.lease_id and j.fence = i.fence, false) as is_held,
       coalesce(j.last_lease_id = i.lease_id and j.fence = i.fence, false) or exists (select from headgate.attempt a
         where a.job_id = i.job_id and a.fence = i.fence and a.lease_id = i.lease_id) as is_ours
     from unnest($1, $2, $3) as i(job_id, lease_id, fence) join headgate.job j on j.id = i.job_id`
   )
   const unanswered = new Unanswered()
 
+  const write = (items: ReadonlyArray<Settlement>) =>
+    isSuccess(items[0]) ? succeed(successParams(items.map(toSuccess))) : settle(SettleRows.params(items))
+
+  /** Leaves out what others hold. */
+  const writeFree = (items: ReadonlyArray<Settlement>) => {
+    const locked = Effect.flatMap(lockFree(leaseParams(items.map(({ lease }) => lease))), (rows) => {
+      const free = new Set(rows.map((row) => row.job_id))
+      return rows.length === 0 ? Effect.succeed([]) : write(items.filter(({ lease }) => free.has(lease.jobId)))
+    })
+    return Effect.catchTag(rollbackFaults(client.withTransaction(locked)), "SqlError", toUnavailable(SETTLE))
+  }
+
   const apply = Effect.fnUntraced(function*(items: ReadonlyArray<Settlement>) {
-    const write = isSuccess(items[0]) ? succeed(successParams(items.map(toSuccess))) : settle(SettleRows.params(items))
-    const rows = yield* Effect.tapError(write, () => Effect.sync(() => unanswered.add(items)))
+    const written = Effect.catch(write(items), (failure) =>
+      isLockTimeout(failure) ? writeFree(items) : Effect.fail(failure))
+    const rows = yield* Effect.tapError(written, () =>
+      Effect.sync(() =>
+        unanswered.add(items)
+      ))
     const freed = rows.filter((row) => row.state === "available").map((row) => row.queue ?? "")
     if (freed.length > 0) yield* announcer.announce([...new Set(freed)])
     return rows
@@ -113,6 +142,8 @@ const make = Effect.gen(function*() {
 
 export const layer: Layer.Layer<Leases, never, ControlSql | Announcer> = Layer.effect(Leases, make)
 
+const SETTLE = "Leases.settle"
+
 /** By the lease object itself: making a key for each would cost more than the rest. */
 type Answers = Map<LeaseRef, Settled>
 
@@ -127,6 +158,7 @@ const toSuccess = ({ lease, outcome }: Settlement) => ({
 const decide = (item: Settlement, row: LookUpRow | undefined, isUnanswered: boolean): Settled => {
   const { jobId } = item.lease
   if (row !== undefined) {
+    if (row.is_held) return { _tag: "Busy", jobId, state: "running" }
     return row.is_ours ? applied(jobId, row.state) : rejected(jobId, row.state)
   }
   return isUnanswered ? applied(jobId, "deleted") : rejected(jobId, "missing")
@@ -178,5 +210,6 @@ interface LookUpRow {
   readonly state: State
   readonly lease_id: string
   readonly fence: bigint
+  readonly is_held: boolean
   readonly is_ours: boolean
 }

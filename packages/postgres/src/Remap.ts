@@ -15,7 +15,9 @@ export const makeRemap = ({ client, statement }: ControlSql["Service"]): Checkpo
     `update headgate.job j set step_set = $4, checkpoint_version = greatest(j.checkpoint_version, $5),
       lane_id = case when $5 > greatest(j.schema_version, j.checkpoint_version)
         then headgate.lane_for(j.queue, j.kind, $5, j.crash_attempt > 0) else j.lane_id end
-    where j.id = $1 and j.lease_id = $2 and j.fence = $3 returning j.in_progress_step, j.cursor_step`
+    from (select o.id, o.step_set from headgate.job o where o.id = $1 for no key update) before
+    where j.id = before.id and j.lease_id = $2 and j.fence = $3
+    returning j.in_progress_step, j.cursor_step, coalesce(before.step_set = $4, false) as is_done`
   )
   const state = statement<{ state: string }>("Checkpoints.remap", "select j.state from headgate.job j where j.id = $1")
   const take = statement<StepRow>(
@@ -53,6 +55,8 @@ export const makeRemap = ({ client, statement }: ControlSql["Service"]): Checkpo
       const [job] = yield* state([id])
       return yield* new LeaseRejected({ jobId, state: job?.state ?? "missing" })
     }
+    // The answer to an earlier call was lost: renamed again, a record could take the name of another.
+    if (mark.is_done) return
     const rename = renamer(remap)
     const steps = (yield* take([id])).flatMap((row) => rename(row.step).map((step) => ({ ...row, step })))
     yield* put([id, ...stepParams(steps)])
@@ -96,6 +100,7 @@ const stepParams = (steps: ReadonlyArray<StepRow>): ReadonlyArray<unknown> => [
 interface MarkRow {
   readonly in_progress_step: string | null
   readonly cursor_step: string | null
+  readonly is_done: boolean
 }
 
 interface StepRow {

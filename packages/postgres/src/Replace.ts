@@ -4,7 +4,7 @@
  */
 import type { Envelope } from "@headgate/core/Envelope"
 import type { State } from "@headgate/core/State"
-import { UNIQUE_REPLACE_SCHEDULED_AT } from "@headgate/core/UniqueKey"
+import { UNIQUE_REPLACE_PAYLOAD, UNIQUE_REPLACE_SCHEDULED_AT } from "@headgate/core/UniqueKey"
 import * as Bind from "./Bind.ts"
 
 export const replaceSql = `select r.from_state, r.to_state, r.queue from headgate.replace_job($1, $2, $3, $4,
@@ -25,6 +25,8 @@ export const replaceParams = (
   const isDebounced = job.uniqueDebounceMs !== undefined
   const fields = job.uniqueReplace | (isDebounced ? UNIQUE_REPLACE_SCHEDULED_AT : 0)
   if (fields === 0) return undefined
+  // A key that leaves the kind out may be held by a job whose handler could not read this payload.
+  if (holder.kind !== job.kind && (fields & UNIQUE_REPLACE_PAYLOAD) !== 0) return undefined
   return [
     Bind.text(holder.id),
     Bind.int(fields),

@@ -6,9 +6,10 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import type { LeaseRef } from "@headgate/core/Ids"
 import { type ForeignTransaction, LeaseRejected, StoreUnavailable } from "@headgate/core/Refusals"
-import { type OnceWrite, Transactional } from "@headgate/core/Transactional"
+import { MAX_EFFECT_KEY_BYTES, type OnceWrite, Transactional } from "@headgate/core/Transactional"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as SqlClient from "effect/sql/SqlClient"
 import type * as SqlError from "effect/sql/SqlError"
 import { ambient, foreignTransaction } from "./Ambient.ts"
 import * as Bind from "./Bind.ts"
@@ -23,7 +24,8 @@ const readSql = "select e.result, e.job_id, e.step, e.fence from headgate.effect
 
 /** Verifies and extends the lease, and records the step; with `$8` null the key keeps the result it has. */
 const recordSql = `with held as (
-    update headgate.job j set lease_expires_at_ms = (select headgate.now_ms()) + $4, has_steps = true,
+    update headgate.job j set has_steps = true,
+      lease_expires_at_ms = greatest(j.lease_expires_at_ms, (select headgate.now_ms()) + $4),
       in_progress_step = case when $7::text is not null then $7 when j.in_progress_step = $5 then null
         else j.in_progress_step end
     where j.id = $1 and j.lease_id = $2 and j.fence = $3
@@ -37,6 +39,12 @@ const recordSql = `with held as (
     where e.key = $9 and $8::bytea is not null and exists (select from held)
   )
   select 1 as one from held`
+
+/** Waits for the row, for as long as an unanswered commit may take. */
+const lockSql = `select 1 as one from (select set_config('lock_timeout', '5s', true) as lock_timeout offset 0) wait
+  cross join lateral (
+    select 1 from headgate.job j where j.id = $1 and wait.lock_timeout is not null for no key update
+  ) locked`
 
 const stateSql = "select j.state from headgate.job j where j.id = $1"
 
@@ -62,7 +70,7 @@ const make = Effect.gen(function*() {
   const record = run(recordSql)
   const succeed = run<{ state: string }>(successSql)
   const state = run<{ state: string }>(stateSql)
-  const lockJob = statement("Transactional", "select 1 as one from headgate.job j where j.id = $1 for no key update")
+  const lockJob = statement("Transactional", lockSql)
   const readEffect = statement<EffectRow>("Transactional.once", readSql)
   const readJob = statement<{ is_ours: boolean }>(
     "Transactional.complete",
@@ -142,12 +150,20 @@ const make = Effect.gen(function*() {
     isCommitted: () => Effect.Effect<boolean, StoreUnavailable>
   ): Effect.Effect<A, E | LeaseRejected | ForeignTransaction | StoreUnavailable, R> {
     return Effect.gen(function*() {
-      if ((yield* ambient(application)) !== "none") return yield* foreignTransaction(operation)
+      const transactionAround = yield* ambient(application)
+      if (transactionAround !== "none") return yield* foreignTransaction(operation, transactionAround)
       let atCommit: { readonly value: A } | undefined
-      const transaction = rollbackFaults(client.withTransaction(Effect.tap(attempt, (value) =>
-        Effect.sync(() => {
-          atCommit = { value }
-        }))))
+      const begin = yield* SqlClient.BeginTransaction
+      const body = Effect.provideService(attempt, SqlClient.BeginTransaction, begin)
+      // Renewals write to the job's row while the body runs: a snapshot of the whole transaction would fail on them.
+      const transaction = Effect.provideService(
+        rollbackFaults(client.withTransaction(Effect.tap(body, (value) =>
+          Effect.sync(() => {
+            atCommit = { value }
+          })))),
+        SqlClient.BeginTransaction,
+        "BEGIN ISOLATION LEVEL READ COMMITTED"
+      )
       return yield* Effect.catch(transaction, (failure) => {
         if (failure._tag !== "SqlError") return Effect.fail(failure)
         const unavailable = toUnavailable(operation)(failure)
@@ -179,9 +195,6 @@ const recordParams = (
   Bind.bytea(result ?? null),
   Bind.text(key)
 ]
-
-/** It is an index key. */
-const MAX_EFFECT_KEY_BYTES = 2048
 
 const ONCE = "Transactional.once"
 const COMPLETE = "Transactional.complete"

@@ -5,7 +5,7 @@
  * The mark says "this step may have begun": it is durable before a body runs, and it tells which step a crash is
  * charged to. To spare the write, a record carries the mark of the step expected next: the one that followed last time
  * in this process, else the next one declared. A right guess starts the next step without a write of its own, so n steps
- * cost n + 1 commits; a wrong one costs one write more. A guess is trusted for `guessMs` after it was sent; later the
+ * cost n + 1 commits; a wrong one costs one write more. A guess is trusted for `guessMs` after its answer; later the
  * boundary is written, and with it the lease verified, anew. While bodies run side by side the mark names one of them.
  */
 import type { Checkpoint, StepKind, StepRecord, StepWrite } from "@headgate/core/Checkpoint"
@@ -165,7 +165,7 @@ export class AttemptSteps {
     }
     if (mark !== undefined) {
       this.marked = mark
-      this.markedAt = sentAt
+      this.markedAt = monotonicMs()
     } else if (record?.step === this.marked) this.marked = undefined
   }
 

@@ -1,5 +1,6 @@
 import { assert, layer } from "@effect/vitest"
 import { Task } from "@headgate/core"
+import { Heartbeat } from "@headgate/core/Heartbeat"
 import { Deferred, Effect, Layer, Option, Schema } from "effect"
 import * as Workers from "./Workers.ts"
 
@@ -77,6 +78,44 @@ layer(Workers.layer, { excludeTestServices: true })("Admission", (it) => {
       yield* Workers.eventually(worker.health, ({ buffered }) => buffered === 1)
       yield* Workers.settled(id, "archived")
       assert.deepStrictEqual([starts, (yield* Workers.job(id)).reason], [1, "deadline"])
+    }))
+
+  it.effect("a claim whose lease runs out here before it starts is handed back uncharged", () =>
+    Effect.gen(function*() {
+      const task = Task.make("lapsed", { payload: Schema.Boolean })
+      const handler = task.toLayer((isLong) => isLong ? Effect.never : Effect.void)
+      const heartbeat = yield* Heartbeat
+      /** Believes in the lease of the n-th claim for so long only. */
+      const believing = (nth: number, ms: number) => {
+        let claims = 0
+        return Heartbeat.of({
+          start: (options) =>
+            Effect.map(heartbeat.start(options), (session) => ({
+              ...session,
+              track: (lease, sentAt) => {
+                const tracked = session.track(lease, sentAt)
+                return ++claims === nth ? { ...tracked, validUntil: () => sentAt + ms } : tracked
+              }
+            }))
+        })
+      }
+      const options = { concurrency: 1, prefetch: 5, lease: "10 seconds", duties: false, shutdownGrace: 0 } as const
+      const received = yield* task.enqueue(false, { queue: "a9" })
+      yield* Workers.start(handler, { ...options, queues: ["a9"] }).pipe(
+        Effect.provideService(Heartbeat, believing(1, 0))
+      )
+      yield* Workers.settled(received, "completed")
+      yield* task.enqueue(true, { queue: "a10", priority: 1 })
+      const buffered = yield* task.enqueue(false, { queue: "a10" })
+      const worker = yield* Workers.start(handler, { ...options, queues: ["a10"] }).pipe(
+        Effect.provideService(Heartbeat, believing(2, 200))
+      )
+      yield* Workers.eventually(Workers.job(buffered), ({ fence }) => fence === 2)
+      for (const id of [received, buffered]) {
+        assert.deepStrictEqual(yield* Workers.counters(id), { attempt: 0, crashAttempt: 0 })
+        assert.strictEqual((yield* Workers.attempts(id))[0]?.outcome, "released")
+      }
+      assert.strictEqual(worker.told("LeaseLost").length, 0)
     }))
 
   it.effect("an announced job starts at once, however long the poll interval", () =>

@@ -1,7 +1,8 @@
 import { assert, layer } from "@effect/vitest"
 import { Invalid, Job, Retry, Task } from "@headgate/core"
+import { handlerKey } from "@headgate/core/Handler"
 import { isStorableText } from "@headgate/core/Text"
-import { Deferred, Effect, Exit, Fiber, Layer, Option, Schema } from "effect"
+import { Context, Deferred, Effect, Exit, Fiber, Layer, Option, Schema } from "effect"
 import * as Workers from "./Workers.ts"
 
 const payload = Schema.Void
@@ -75,6 +76,30 @@ layer(Workers.layer, { excludeTestServices: true })("Attempt", (it) => {
         assert.deepStrictEqual(yield* Workers.counters(id), { attempt: 1, crashAttempt: 0 }, where)
         assert.strictEqual((yield* Workers.attempts(id))[0]?.errorTag, "Broken", where)
       }
+    }))
+
+  it.effect("a codec that throws crashes its own job, and the jobs beside and behind it run", () =>
+    Effect.gen(function*() {
+      const good = Task.make("fine", { payload })
+      const bad = Task.make("throws", { payload, crashLimit: 1 })
+      const throws = () => {
+        throw new Error("codec")
+      }
+      const registration = {
+        definition: { ...bad.definition, decodePayload: throws },
+        run: () => Effect.void,
+        context: Context.empty()
+      }
+      const handlers = Layer.merge(
+        good.toLayer(() => Effect.void),
+        Layer.succeed(handlerKey("throws"), registration)
+      )
+      const id = yield* bad.enqueue(undefined, { queue: "t1", priority: 1 })
+      const beside = yield* good.enqueue(undefined, { queue: "t1" })
+      yield* Workers.start(handlers, { queues: ["t1"], concurrency: 2 })
+      yield* Workers.settled(id, "quarantined")
+      yield* Workers.settled(beside, "completed")
+      yield* Workers.settled(yield* good.enqueue(undefined, { queue: "t1" }), "completed")
     }))
 
   it.effect("what the handler acquires is released when its attempt ends, before the worker ends", () =>

@@ -52,6 +52,51 @@ layer(Workers.layer, { excludeTestServices: true })("Drain", (it) => {
       assert.deepStrictEqual(yield* Workers.counters(id), { attempt: 0, crashAttempt: 0 })
     }))
 
+  it.effect("a cancel during the grace stops the handler at once, as a cancel", () =>
+    Effect.gen(function*() {
+      const task = Task.make("cancelled", { payload })
+      const reason = yield* Deferred.make<string | undefined>()
+      const handler = task.toLayer(() =>
+        Effect.onInterrupt(
+          Effect.never,
+          () => Effect.flatMap(Job.interruption, (why) => Deferred.succeed(reason, Option.getOrUndefined(why)))
+        )
+      )
+      const worker = yield* Workers.start(handler, { queues: ["d7"], lease: "1 second", shutdownGrace: "8 seconds" })
+      const id = yield* task.enqueue(undefined, { queue: "d7" })
+      yield* Workers.settled(id, "running")
+      const stopped = yield* Effect.forkChild(worker.stop)
+      yield* Workers.eventually(worker.health, ({ status }) => status === "draining")
+      yield* Workers.cancel(id)
+      const cancelledAt = monotonicMs()
+      assert.strictEqual(yield* Deferred.await(reason), "operator_cancel")
+      assert.isBelow(monotonicMs() - cancelledAt, 900)
+      yield* Workers.joined(stopped)
+    }))
+
+  it.effect("a handler that obeys may clean up for longer than a deaf one is waited for, and is handed back in any case", () =>
+    Effect.gen(function*() {
+      const task = Task.make("tidy", { payload: Schema.Literals(["slow", "endless", "scope"]) })
+      const gate = yield* Deferred.make<void>()
+      let cleanedUp = false
+      const slow = Effect.andThen(Effect.sleep(700), Effect.sync(() => void (cleanedUp = true)))
+      const handler = task.toLayer((how) =>
+        how === "scope"
+          ? Effect.andThen(Effect.addFinalizer(() => Deferred.await(gate)), Effect.never)
+          : Effect.onInterrupt(Effect.never, () => how === "slow" ? slow : Deferred.await(gate))
+      )
+      const options = { queues: ["d8"], shutdownGrace: "50 millis", handlerGrace: "1 second" } as const
+      const worker = yield* Workers.start(handler, options)
+      const ids = yield* task.enqueueAll(["slow", "endless", "scope"], { queue: "d8" })
+      for (const id of ids) yield* Workers.settled(id, "running")
+      const stoppedAt = monotonicMs()
+      yield* worker.stop
+      assert.isBelow(monotonicMs() - stoppedAt, 2000)
+      assert.deepStrictEqual([cleanedUp, yield* Workers.counts("d8")], [true, { available: 3 }])
+      for (const id of ids) assert.deepStrictEqual(yield* Workers.counters(id), { attempt: 0, crashAttempt: 0 })
+      yield* Deferred.succeed(gate, undefined)
+    }))
+
   it.effect("claims that wait for a slot are handed back at once, while the handler runs on", () =>
     Effect.gen(function*() {
       const task = Task.make("buffered", { payload })

@@ -1,5 +1,5 @@
 import { assert, layer } from "@effect/vitest"
-import { Leases, Task } from "@headgate/core"
+import { Control, Leases, Task } from "@headgate/core"
 import { Deferred, Effect, Schema } from "effect"
 import * as Workers from "./Workers.ts"
 
@@ -27,6 +27,29 @@ layer(Workers.layer, { excludeTestServices: true })("Settler", (it) => {
         assert.deepInclude(worker.told("JobEnded", id)[0], { outcome: "success", state })
         assert.deepStrictEqual([starts, worker.told("LeaseLost").length], [1, 0])
       }
+    }))
+
+  it.effect("a job that is gone when its settlement gets through is told as lost", () =>
+    Effect.gen(function*() {
+      const task = Task.make("gone", { payload })
+      const gate = yield* Deferred.make<void>()
+      const { proxy, use } = yield* Workers.throughProxy()
+      const worker = yield* use(
+        Workers.start(task.toLayer(() => Deferred.await(gate)), { queues: ["s5"], duties: false })
+      )
+      const id = yield* task.enqueue(undefined, { queue: "s5" })
+      yield* Workers.settled(id, "running")
+      yield* proxy.cut
+      yield* Deferred.succeed(gate, undefined)
+      yield* Workers.untilTrue(
+        () => worker.events.some((event) => event._tag === "StoreUnreachable" && event.operation === "Leases.settle"),
+        "the settlement to fail"
+      )
+      yield* Workers.cancel(id)
+      yield* Control.use((control) => control.delete(id))
+      yield* proxy.heal
+      yield* Workers.untilTrue(() => worker.told("LeaseLost", id).length === 1, "the loss to be told")
+      assert.deepStrictEqual(worker.told("JobEnded", id), [])
     }))
 
   it.effect("what ends during an outage is settled when it is over: one start, nothing charged", () =>

@@ -5,12 +5,13 @@ import {
   DuplicateStep,
   Inspect,
   Invalid,
+  Job,
   MAX_STEP_RESULT_BYTES,
   Step,
   StoreUnavailable,
   Task
 } from "@headgate/core"
-import { Deferred, Effect, Fiber, Schema } from "effect"
+import { Deferred, Effect, Fiber, Layer, Schema } from "effect"
 import * as Attempts from "./Attempts.ts"
 import * as Workers from "./Workers.ts"
 
@@ -516,6 +517,26 @@ layer(Workers.layer, { excludeTestServices: true })("StepRuntime in a real worke
       yield* Effect.race(done, Effect.forever(Effect.andThen(look, Effect.sleep(20))))
       assert.isAbove(samples.length, 10)
       assert.isEmpty(samples.filter((open) => open > 0))
+    }))
+
+  it.effect("a job cancelled a tenth of a second ago starts no further step, though no heartbeat has told yet", () =>
+    Effect.gen(function*() {
+      const task = Task.make("late", { payload, queue: "late", steps: ["a", "b"] })
+      const { entries, say } = Attempts.log()
+      const handler = task.toLayer(() =>
+        Effect.gen(function*() {
+          yield* task.step("a", say("a"))
+          const { facts } = yield* Job
+          yield* Effect.orDie(Workers.cancel(facts.id))
+          yield* Effect.sleep(100)
+          yield* task.step("b", say("b"))
+        })
+      )
+      const control = yield* Effect.context<Control>()
+      const worker = yield* Workers.start(Layer.provide(handler, Layer.succeedContext(control)))
+      const id = yield* task.enqueue(undefined)
+      yield* Workers.untilTrue(() => worker.told("LeaseLost", id).length > 0, "the attempt to end")
+      assert.deepStrictEqual(entries, ["a"])
     }))
 })
 

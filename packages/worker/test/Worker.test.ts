@@ -154,8 +154,10 @@ layer(Workers.layer, { excludeTestServices: true })("Worker", (it) => {
       const cutAt = monotonicMs()
       assert.isAtMost((yield* Deferred.await(abortedAt)) - cutAt, 2050)
       assert.strictEqual(yield* Deferred.await(reason), "lease_lost")
+      assert.include((yield* worker.health).failing, "Heartbeat")
       yield* proxy.heal
       yield* Workers.settled(id, "completed")
+      yield* Workers.eventually(worker.health, ({ failing }) => failing.length === 0)
       assert.deepStrictEqual(yield* Workers.counters(id), { attempt: 0, crashAttempt: 1 })
       assert.strictEqual(worker.told("LeaseLost", id).length, 1)
     }))
@@ -200,6 +202,7 @@ layer(Workers.layer, { excludeTestServices: true })("Worker", (it) => {
       const id = yield* task.enqueue(undefined, { queue: "w7" })
       yield* Workers.settled(id, "completed")
       assert.strictEqual((yield* worker.health).zombies, 1)
+      assert.deepInclude(worker.told("HandlerStuck", id)[0], { reason: "finalizers" })
       yield* Deferred.succeed(release, undefined)
       yield* Workers.eventually(worker.health, ({ zombies }) => zombies === 0)
     }))
