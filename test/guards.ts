@@ -43,8 +43,8 @@ export const guards: ReadonlyArray<Guard> = [
   {
     promise: "A worker holds at most one job that ever crashed",
     file: "packages/postgres/migrations/0002_admit.sql",
-    guarded: "r.worker = p_worker and r.state = 'running' and r.crash_attempt > 0)",
-    without: "false)",
+    guarded: "where r.worker = p_worker and r.state = 'running' and r.crash_attempt > 0\n",
+    without: "where false\n",
     test: "packages/postgres/test/Gate.test.ts",
     title: "a worker holds one job that crashed before at a time, also when it asks twice at once"
   },
@@ -62,7 +62,7 @@ export const guards: ReadonlyArray<Guard> = [
     guarded: `where j.id = i.job_id and ${lease} and j.retention_ms > 0`,
     without: "where j.id = i.job_id and j.lease_id is not null and j.retention_ms > 0",
     test: "packages/postgres/test/Leases.test.ts",
-    title: "a stale lease settles nothing, whatever the outcome, and is told what the job had become"
+    title: "neither another lease id nor another fence is accepted"
   },
   {
     promise: "The same, where success deletes the job",
@@ -70,17 +70,23 @@ export const guards: ReadonlyArray<Guard> = [
     guarded: `where j.id = i.job_id and ${lease} and j.retention_ms = 0`,
     without: "where j.id = i.job_id and j.lease_id is not null and j.retention_ms = 0",
     test: "packages/postgres/test/Leases.test.ts",
-    title: "a stale lease settles nothing, whatever the outcome, and is told what the job had become"
+    title: "neither another lease id nor another fence is accepted"
   },
   {
     promise: "Every other outcome, a release among them, is accepted from the current holder only",
     file: "packages/postgres/migrations/0003_settle.sql",
-    guarded:
-      `from item i join headgate.job j on j.id = i.job_id and ${lease}\n    order by j.id for no key update of j\n  ), counted`,
-    without:
-      "from item i join headgate.job j on j.id = i.job_id and j.lease_id is not null\n    order by j.id for no key update of j\n  ), counted",
+    guarded: `from item i join headgate.job j on j.id = i.job_id and ${lease}\n    where i.outcome`,
+    without: "from item i join headgate.job j on j.id = i.job_id and j.lease_id is not null\n    where i.outcome",
     test: "packages/postgres/test/Leases.test.ts",
-    title: "a stale lease settles nothing, whatever the outcome, and is told what the job had become"
+    title: "neither another lease id nor another fence is accepted"
+  },
+  {
+    promise: "A job is revoked by its current holder only",
+    file: "packages/postgres/migrations/0003_settle.sql",
+    guarded: `where j.id = i.job_id and ${lease}\n      returning j.id, j.queue`,
+    without: "where j.id = i.job_id and j.lease_id is not null\n      returning j.id, j.queue",
+    test: "packages/postgres/test/Leases.test.ts",
+    title: "neither another lease id nor another fence is accepted"
   },
   {
     promise: "A sweep takes back expired leases only, as they are under the row's lock",
@@ -125,8 +131,8 @@ export const guards: ReadonlyArray<Guard> = [
   {
     promise: "Step names are mapped by the current holder only",
     file: "packages/postgres/src/Remap.ts",
-    guarded: "where j.id = $1 and j.lease_id = $2 and j.fence = $3 returning",
-    without: "where j.id = $1 and $2::uuid is not null and $3::bigint is not null returning",
+    guarded: "where j.id = before.id and j.lease_id = $2 and j.fence = $3",
+    without: "where j.id = before.id and $2::uuid is not null and $3::bigint is not null",
     test: "packages/postgres/test/Checkpoints.test.ts",
     title: "a stale lease cannot remap"
   },

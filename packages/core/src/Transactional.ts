@@ -25,6 +25,15 @@ export type OnceResult<A> =
   | { readonly _tag: "Committed"; readonly value: A }
   | { readonly _tag: "Already"; readonly result: Uint8Array | undefined }
 
+/** What the body failed with, or the encoding of its answer: never taken for an answer of the store's own. */
+export class BodyFailure<E> {
+  readonly _tag = "BodyFailure"
+  readonly error: E
+  constructor(error: E) {
+    this.error = error
+  }
+}
+
 export class Transactional extends Context.Service<Transactional, {
   /**
    * Runs `body` in a transaction of the application's client, together with the effect key and the step record. The
@@ -34,11 +43,11 @@ export class Transactional extends Context.Service<Transactional, {
     write: OnceWrite,
     body: Effect.Effect<A, E, R>,
     encode: (value: A) => Effect.Effect<Uint8Array | undefined, E>
-  ) => Effect.Effect<OnceResult<A>, E | LeaseRejected | ForeignTransaction | StoreUnavailable, R>
+  ) => Effect.Effect<OnceResult<A>, BodyFailure<E> | LeaseRejected | ForeignTransaction | StoreUnavailable, R>
   /** Commits `body`, its encoded result and the job's success as one transaction. */
   readonly complete: <A, E, R>(
     lease: LeaseRef,
     body: Effect.Effect<A, E, R>,
     encode: (value: A) => Effect.Effect<{ readonly version: number; readonly bytes: Uint8Array } | undefined, E>
-  ) => Effect.Effect<A, E | LeaseRejected | ForeignTransaction | StoreUnavailable, R>
+  ) => Effect.Effect<A, BodyFailure<E> | LeaseRejected | ForeignTransaction | StoreUnavailable, R>
 }>()("@headgate/core/Transactional") {}

@@ -18,7 +18,10 @@ import { ControlSql } from "./ControlSql.ts"
 const make = Effect.gen(function*() {
   const { statement } = yield* ControlSql
   const announcer = yield* Announcer
-  const admit = statement<ClaimRow | ExpiredRow>("Gate.admit", "select * from headgate.admit($1, $2, $3, $4, $5, $6, $7)")
+  const admit = statement<ClaimRow | ExpiredRow>(
+    "Gate.admit",
+    "select * from headgate.admit($1, $2, $3, $4, $5, $6, $7)"
+  )
   const readCheckpoints = CheckpointRows.reader(statement, "Gate.admit")
   const abandon = statement<{ queue: string }>(
     "Gate.abandon",

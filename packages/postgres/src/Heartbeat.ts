@@ -93,7 +93,6 @@ const makeReporter = (
   beats: Queue.Queue<StoreUnavailable | undefined>,
   isUp: Deferred.Deferred<void>
 ) => {
-  const reported = new Map<number, number>()
   return (report: Loop.Report): void => {
     if (report._tag !== "Lost") {
       Deferred.doneUnsafe(isUp, Exit.void)
@@ -105,8 +104,7 @@ const makeReporter = (
     for (const { fence, generation, jobId, reason, slot } of report.leases) {
       // A job that ended while the report was under way has nothing left to lose. Beats that overlap, and a thread that
       // took over, report the same again.
-      if (!writer.isCurrent(slot, generation) || reported.get(slot) === generation) continue
-      reported.set(slot, generation)
+      if (!writer.firstLoss(slot, generation)) continue
       Queue.offerUnsafe(lost, { jobId, fence, reason })
     }
   }

@@ -75,6 +75,10 @@ const makeBeat = Effect.fnUntraced(function*({ options, report, slots }: LoopOpt
     if (gone.length > 0) report({ _tag: "Lost", leases: gone })
   }
   const renew = Effect.suspend(() => {
+    // A later lease in the slot must not be taken for the lost one when the generations have gone round.
+    for (const [slot, generation] of lostGenerations) {
+      if (!reader.isCurrent({ slot, generation })) lostGenerations.delete(slot)
+    }
     const { latest, overtaken } = byJob(reader.held().filter((held) => !isLost(held)))
     lose(overtaken.map((held) => lostSlot(held, "lease_lost")))
     if (latest.size === 0) return registry.seen(0)

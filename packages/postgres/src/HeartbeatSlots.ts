@@ -54,6 +54,7 @@ export const readTick = (slots: HeartbeatSlots): number => Number(Atomics.load(s
 export const makeWriter = (slots: HeartbeatSlots) => {
   const { fences, texts, words } = slots
   const free = Array.from(words, (_, slot) => words.length - 1 - slot)
+  const reported = new Set<number>()
   return {
     /** Puts a lease into a free slot and answers slot and generation. Throws when all are in use. */
     take: ({ fence, jobId, leaseId }: LeaseRef): { readonly slot: number; readonly generation: number } => {
@@ -66,6 +67,7 @@ export const makeWriter = (slots: HeartbeatSlots) => {
       texts.write(leaseId, at + 2, "latin1")
       fences[slot] = BigInt(fence)
       const generation = nextGeneration(generationOf(words[slot] ?? 0n))
+      reported.delete(slot)
       Atomics.store(words, slot, wordOf(generation, 0))
       return { slot, generation }
     },
@@ -75,6 +77,12 @@ export const makeWriter = (slots: HeartbeatSlots) => {
       return generationOf(word) === generation ? timeOf(word) : 0
     },
     isCurrent: (slot: number, generation: number): boolean => generationOf(Atomics.load(words, slot)) === generation,
+    /** True once for a lease in a slot, and not after it has left. */
+    firstLoss: (slot: number, generation: number): boolean => {
+      if (generationOf(Atomics.load(words, slot)) !== generation || reported.has(slot)) return false
+      reported.add(slot)
+      return true
+    },
     /** Frees a slot, once. */
     leave: (slot: number, generation: number): void => {
       if (generationOf(Atomics.load(words, slot)) !== generation) return
@@ -93,7 +101,10 @@ export const makeReader = (slots: HeartbeatSlots) => {
       const held: Array<HeldSlot> = []
       for (let slot = 0; slot < words.length; slot++) {
         const generation = generationOf(Atomics.load(words, slot))
-        if (generation % 2 === 0) continue
+        if (generation % 2 === 0) {
+          known[slot] = undefined
+          continue
+        }
         const before = known[slot]
         const found = before?.generation === generation ? before : { slot, generation, lease: readLease(slots, slot) }
         // Read again behind a full barrier: a slot that changed meanwhile gave half of two leases.
@@ -103,6 +114,8 @@ export const makeReader = (slots: HeartbeatSlots) => {
       }
       return held
     },
+    isCurrent: ({ generation, slot }: Pick<HeldSlot, "generation" | "slot">): boolean =>
+      generationOf(Atomics.load(words, slot)) === generation,
     /** Records an accepted renewal, unless the slot has been left since. Never takes time away. */
     accept: ({ generation, slot }: HeldSlot, validUntil: number): void => {
       const until = Math.floor(validUntil)
@@ -132,10 +145,13 @@ const jobIdBytes = 128
 /** Length of the job id (and one byte unused), lease id, job id. */
 const textBytes = 2 + leaseIdBytes + jobIdBytes + 2
 
-/** 44 bits of time last 550 years of uptime; 19 bits of generation leave the sign alone. */
-const timeBits = 44n
+/**
+ * 40 bits of time last 34 years of uptime; 23 bits of generation leave the sign alone. A slot that goes through all of
+ * its generations between two beats would be taken for the one it was before: four million jobs in one slot.
+ */
+const timeBits = 40n
 const timeMask = (1n << timeBits) - 1n
-const generations = 2 ** 19
+const generations = 2 ** 23
 
 const wordOf = (generation: number, time: number): bigint => (BigInt(generation) << timeBits) | BigInt(time)
 const generationOf = (word: bigint): number => Number(word >> timeBits)

@@ -83,12 +83,11 @@ const make = Effect.gen(function*() {
   }
 
   const apply = Effect.fnUntraced(function*(items: ReadonlyArray<Settlement>) {
-    const written = Effect.catch(write(items), (failure) =>
-      isLockTimeout(failure) ? writeFree(items) : Effect.fail(failure))
-    const rows = yield* Effect.tapError(written, () =>
-      Effect.sync(() =>
-        unanswered.add(items)
-      ))
+    const written = Effect.catch(
+      write(items),
+      (failure) => isLockTimeout(failure) ? writeFree(items) : Effect.fail(failure)
+    )
+    const rows = yield* Effect.tapError(written, () => Effect.sync(() => unanswered.add(items)))
     const freed = rows.filter((row) => row.state === "available").map((row) => row.queue ?? "")
     if (freed.length > 0) yield* announcer.announce([...new Set(freed)])
     return rows

@@ -3,6 +3,8 @@
  * connections are made from that client's configuration, beside its pool.
  */
 import * as PgClient from "@effect/sql-pg/PgClient"
+import { refuseInteger } from "@headgate/core/Millis"
+import type { Invalid } from "@headgate/core/Refusals"
 import type { Store } from "@headgate/core/Store"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -35,16 +37,19 @@ export interface Options extends Partial<PostgresSettings> {
 /** The control connections reach another database than the application's client: a pooler or host list in between. */
 export class OtherDatabase extends Schema.TaggedError<OtherDatabase>()("OtherDatabase", { message: Schema.String }) {}
 
-export type StartFailure = Migrations.MigrationError | OtherDatabase | SqlError.SqlError
+export type StartFailure = Migrations.MigrationError | OtherDatabase | Invalid | SqlError.SqlError
 
 /** With the settings given, and those of `PostgresSettings` for the rest. */
 export const layerWith = (options: Options): Layer.Layer<Store, StartFailure, PgClient.PgClient> =>
   Layer.unwrap(Effect.map(PostgresSettings, (defaults) => {
     const { migrate = true, ...settings } = options
     // Fresh, since layers are shared by reference: a program may hold stores of two schemas or databases.
+    const all = { ...defaults, ...settings }
+    const refusal = refuseSettings(all)
     return Layer.fresh(capabilities).pipe(
       Layer.provide(start(migrate)),
-      Layer.provide(Layer.succeed(PostgresSettings, { ...defaults, ...settings }))
+      Layer.provide(Layer.effectDiscard(refusal === undefined ? Effect.void : Effect.fail(refusal))),
+      Layer.provide(Layer.succeed(PostgresSettings, all))
     )
   }))
 
@@ -70,8 +75,39 @@ const isSameDatabase = Effect.gen(function*() {
   return yield* new OtherDatabase({ message })
 })
 
+/** What the pools may open together must fit the server, or some part waits for a connection that never comes. */
+const warnOfBudget = Effect.gen(function*() {
+  const { config }: { readonly config: PgClient.PgPoolConfig } = yield* PgClient.PgClient
+  const { controlConnections, listen, transactionPooling } = yield* PostgresSettings
+  // A pooler has limits of its own.
+  if (transactionPooling) return
+  const { client } = yield* ControlSql.ControlSql
+  const [server] = yield* client.unsafe<{ most: number; reserved: number }>(
+    `select current_setting('max_connections')::int as most,
+      current_setting('superuser_reserved_connections')::int
+        + coalesce(nullif(current_setting('reserved_connections', true), ''), '0')::int as reserved`
+  )
+  if (server === undefined) return
+  const pool = config.maxConnections ?? defaultPool
+  const own = pool + controlConnections
+  const beside = listen ? 2 : 1
+  if (own + beside <= server.most - server.reserved) return
+  yield* Effect.logWarning(
+    `The server allows ${server.most} connections, ${server.reserved} of them reserved. This process may open ${own}: ` +
+      `the application's pool of ${pool} and controlConnections of ${controlConnections}; each worker opens ${beside} more`
+  )
+})
+
+/** Of `PgClient`. */
+const defaultPool = 10
+
+const refuseSettings = ({ controlConnections }: PostgresSettings): Invalid | undefined =>
+  refuseInteger("controlConnections", controlConnections, 1, MAX_CONNECTIONS)
+
+const MAX_CONNECTIONS = 1000
+
 const capabilities = Layer.mergeAll(
-  Layer.effectDiscard(isSameDatabase),
+  Layer.effectDiscard(Effect.andThen(isSameDatabase, warnOfBudget)),
   Gate.layer,
   leases,
   Checkpoints.layer,

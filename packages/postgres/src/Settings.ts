@@ -4,7 +4,7 @@ import * as Context from "effect/Context"
 export interface PostgresSettings {
   /** Schema that holds everything of the store: 1 to 40 bytes `[a-z_][a-z0-9_]*`, not `pg_*`. Default `headgate`. */
   readonly schema: string
-  /** Connections of the control path (admit, renew, settle, duties), apart from the application's pool. Default 4. */
+  /** Connections of the control path (admit, renew, settle, duties), apart from the application's pool: 1 or more. Default 4. */
   readonly controlConnections: number
   /** Hear new work by LISTEN, on one connection of its own. Off, workers poll. Default true. */
   readonly listen: boolean

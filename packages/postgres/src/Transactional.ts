@@ -6,7 +6,7 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import type { LeaseRef } from "@headgate/core/Ids"
 import { type ForeignTransaction, LeaseRejected, StoreUnavailable } from "@headgate/core/Refusals"
-import { MAX_EFFECT_KEY_BYTES, type OnceWrite, Transactional } from "@headgate/core/Transactional"
+import { BodyFailure, MAX_EFFECT_KEY_BYTES, type OnceWrite, Transactional } from "@headgate/core/Transactional"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as SqlClient from "effect/sql/SqlClient"
@@ -47,15 +47,6 @@ const lockSql = `select 1 as one from (select set_config('lock_timeout', '5s', t
   ) locked`
 
 const stateSql = "select j.state from headgate.job j where j.id = $1"
-
-/** A body's own failure, kept apart from the faults of the transaction around it. */
-class BodyFailure<E> {
-  readonly _tag = "BodyFailure"
-  readonly error: E
-  constructor(error: E) {
-    this.error = error
-  }
-}
 
 const make = Effect.gen(function*() {
   const application = yield* PgClient.PgClient
@@ -148,7 +139,7 @@ const make = Effect.gen(function*() {
     operation: string,
     attempt: Effect.Effect<A, BodyFailure<E> | SqlError.SqlError | LeaseRejected | StoreUnavailable, R>,
     isCommitted: () => Effect.Effect<boolean, StoreUnavailable>
-  ): Effect.Effect<A, E | LeaseRejected | ForeignTransaction | StoreUnavailable, R> {
+  ): Effect.Effect<A, BodyFailure<E> | LeaseRejected | ForeignTransaction | StoreUnavailable, R> {
     return Effect.gen(function*() {
       const transactionAround = yield* ambient(application)
       if (transactionAround !== "none") return yield* foreignTransaction(operation, transactionAround)
@@ -171,7 +162,7 @@ const make = Effect.gen(function*() {
         if (end === undefined) return unavailable
         return Effect.flatMap(isCommitted(), (isCommitted) => isCommitted ? Effect.succeed(end.value) : unavailable)
       })
-    }).pipe(Effect.catchTag("BodyFailure", (failure) => Effect.fail(failure.error)))
+    })
   }
 })
 

@@ -194,6 +194,25 @@ layer(Store.layer, { excludeTestServices: true })("Checkpoints.sleep and remap",
       yield* Time.resume()
     }))
 
+  it.effect("a sleep ends a row of attempts that were not failures, as a snooze does", () =>
+    Effect.gen(function*() {
+      const lease = yield* Store.running({ id: "streak" })
+      yield* (yield* PgClient.PgClient)`UPDATE headgate.job SET streak = 3 WHERE id = 'streak'`
+      assert.strictEqual(yield* sleep(lease, "nap", { delayMs: 5000 }), "scheduled")
+      assert.deepStrictEqual(yield* Store.columns("streak", "streak"), [0])
+    }))
+
+  it.effect("a write never shortens a lease that a renewal has extended further", () =>
+    Effect.gen(function*() {
+      const one = yield* Store.running({ id: "longer-1" }, { leaseMs: 90_000 })
+      const two = yield* Store.running({ id: "longer-2" }, { leaseMs: 90_000 })
+      const expiries = Effect.forEach(["longer-1", "longer-2"], (id) => Store.columns(id, "lease_expires_at_ms"))
+      const before = yield* expiries
+      yield* write(boundary(one, { mark: "a" }))
+      yield* write(boundary(one, { mark: "a" }), boundary(two, { mark: "a" }))
+      assert.deepStrictEqual(yield* expiries, before)
+    }))
+
   it.effect("a stale lease cannot put a job to sleep", () =>
     Effect.gen(function*() {
       const lease = yield* Store.running({ id: "stale-sleep" })
@@ -208,7 +227,9 @@ layer(Store.layer, { excludeTestServices: true })("Checkpoints.sleep and remap",
   it.effect("a sleep past the deadline ends the job", () =>
     Effect.gen(function*() {
       const lease = yield* Store.running({ id: "over", deadlineInMs: 60_000 })
-      yield* sleep(lease, "nap", { delayMs: 60_001 })
+      for (const _ of ["first", "sent again"]) {
+        assert.strictEqual(yield* sleep(lease, "nap", { delayMs: 60_001 }), "archived")
+      }
       assert.deepStrictEqual(yield* Store.columns("over", "state", "reason"), ["archived", "deadline"])
     }))
 
@@ -233,6 +254,23 @@ layer(Store.layer, { excludeTestServices: true })("Checkpoints.sleep and remap",
         "checkpoint_version"
       )
       assert.deepStrictEqual(columns, [["keep", "x", "y"], "x[2]", null, null, 2])
+    }))
+
+  it.effect("a remap sent again after a lost answer leaves each record under the name it was given", () =>
+    Effect.gen(function*() {
+      const lease = yield* Store.running({ id: "remap-again" })
+      yield* write(
+        boundary(lease, { open: { stepSet: ["a", "b"], version: 1 }, record: done("a", 0, "of a") })
+      )
+      yield* write(boundary(lease, { record: done("b", 1, "of b") }))
+      const names = [{ from: "a", to: ["b"] }, { from: "b", to: ["c"] }]
+      const remap = { lease, stepSet: ["b", "c"], version: 2, steps: names }
+      yield* Checkpoints.use((checkpoints) => checkpoints.remap(remap))
+      yield* Checkpoints.use((checkpoints) => checkpoints.remap(remap))
+      const sql = yield* PgClient.PgClient
+      const rows = yield* sql`SELECT step, convert_from(result, 'UTF8') AS result FROM headgate.step
+        WHERE job_id = 'remap-again' ORDER BY step`
+      assert.deepStrictEqual(rows, [{ step: "b", result: "of a" }, { step: "c", result: "of b" }])
     }))
 
   it.effect("a stale lease cannot remap", () =>

@@ -7,9 +7,13 @@ import type { JobId } from "@headgate/core/Ids"
 import { Leases } from "@headgate/core/Leases"
 import { success } from "@headgate/core/Outcome"
 import { State } from "@headgate/core/State"
+import * as Announcer from "@headgate/postgres/Announcer"
+import * as ControlLayer from "@headgate/postgres/Control"
+import * as ControlSqlLayer from "@headgate/postgres/ControlSql"
 import { ControlSql } from "@headgate/postgres/ControlSql"
+import { defaults, PostgresSettings } from "@headgate/postgres/Settings"
 import { Time } from "@headgate/testkit"
-import { Deferred, Effect, Exit, Fiber } from "effect"
+import { Context, Deferred, Effect, Exit, Fiber, Layer } from "effect"
 import * as Jobs from "./Jobs.ts"
 
 const id = Jobs.jobId
@@ -45,6 +49,27 @@ layer(Jobs.layer, { excludeTestServices: true })("Control", (it) => {
       ]
       for (const operation of all) assert.strictEqual((yield* Effect.flip(operation))._tag, "NotFound")
     }))
+
+  it.effect("moves of rows that a transaction of the application holds give up, and do not keep the others waiting", () =>
+    Effect.gen(function*() {
+      // Behind a pooler no session sets the time a statement waits.
+      const settings = Layer.succeed(PostgresSettings, { ...defaults, transactionPooling: true })
+      const parts = ControlLayer.layer.pipe(Layer.provide(Announcer.layer), Layer.provide(ControlSqlLayer.layer))
+      const control = Context.get(yield* Layer.build(Layer.fresh(parts).pipe(Layer.provide(settings))), Control)
+      const pg = yield* PgClient.PgClient
+      const names = ["h1", "h2", "h3", "h4"]
+      yield* Jobs.seed(...names.map((name) => ({ id: name, queue: "held" })), { id: "free", queue: "not held" })
+      const refused = yield* pg.withTransaction(Effect.gen(function*() {
+        yield* pg`SELECT 1 FROM headgate.job WHERE queue = 'held' FOR UPDATE`
+        const cancels = yield* Effect.forkChild(
+          Effect.forEach(names, (name) => Effect.flip(control.cancel(id(name))), { concurrency: 4 }),
+          { startImmediately: true }
+        )
+        assert.deepStrictEqual(yield* inOrder("not held"), ["free"])
+        return yield* Effect.timeout(Fiber.join(cancels), "4 seconds")
+      }))
+      assert.deepStrictEqual(refused.map(({ _tag }) => _tag), Array(4).fill("StoreUnavailable"))
+    }).pipe(Effect.scoped))
 
   it.effect("promoting moves a job in front of those that wait for later, and tells both states", () =>
     Effect.gen(function*() {

@@ -43,6 +43,18 @@ layer(Control, { excludeTestServices: true })("ControlSql", (it) => {
       assert.strictEqual((yield* Effect.flip(inside))._tag, "StoreUnavailable")
     }))
 
+  it.effect("a row that the application holds is waited for a bounded time, then it is a typed failure", () =>
+    Effect.gen(function*() {
+      const { client, statement } = yield* ControlSql
+      const application = yield* PgClient.PgClient
+      yield* client`INSERT INTO headgate.duty (name, holder, expires_at_ms) VALUES ('d', 'w', 0)`
+      const refused = yield* application.withTransaction(Effect.gen(function*() {
+        yield* application`SELECT 1 FROM headgate.duty FOR UPDATE`
+        return yield* Effect.flip(statement("Test", "delete from headgate.duty")([])).pipe(Effect.timeout("4 seconds"))
+      }))
+      assert.strictEqual(refused._tag, "StoreUnavailable")
+    }))
+
   it.effect("a fault of the statement is a defect, a fault of the server a typed failure", () =>
     Effect.gen(function*() {
       const { statement } = yield* ControlSql

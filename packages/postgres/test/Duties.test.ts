@@ -1,14 +1,16 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
+import { Control } from "@headgate/core/Control"
 import { Duties } from "@headgate/core/Duties"
 import { Leases } from "@headgate/core/Leases"
-import { success } from "@headgate/core/Outcome"
-import { EFFECT_RETENTION_MS } from "@headgate/postgres/Duties"
+import { revoke, success } from "@headgate/core/Outcome"
 import { Time } from "@headgate/testkit"
 import { Effect } from "effect"
 import * as Jobs from "./Jobs.ts"
 
 const day = 86_400_000
+/** 30 days. */
+const EFFECT_RETENTION_MS = 2_592_000_000
 
 layer(Jobs.layer, { excludeTestServices: true })("Duties", (it) => {
   it.effect("a duty has one holder at a time, who keeps it by claiming it again", () =>
@@ -211,6 +213,37 @@ layer(Jobs.layer, { excludeTestServices: true })("Duties", (it) => {
       yield* duties.evictRetained(10)
       const left = yield* pg<{ key: string }>`SELECT key FROM headgate.effect ORDER BY key`
       assert.deepStrictEqual(left.map(({ key }) => key), ["used", "young"])
+    }))
+
+  it.effect("the retention of an effect key starts when its job is removed, whichever way", () =>
+    Effect.gen(function*() {
+      const pg = yield* PgClient.PgClient
+      const leases = yield* Leases
+      const control = yield* Control
+      const now = yield* Time.freeze()
+      yield* pg`DELETE FROM headgate.effect`
+      const ways = ["succeeded", "revoked", "removed", "evicted"]
+      yield* Jobs.seed(
+        { id: "succeeded", state: "running", retention_ms: 0, has_steps: true },
+        { id: "revoked", state: "running", has_steps: true },
+        { id: "removed", state: "archived", has_steps: true },
+        { id: "evicted", state: "completed", has_steps: true, evict_at_ms: now }
+      )
+      yield* pg`INSERT INTO headgate.effect (recorded_at_ms, fence, key, job_id, step)
+        SELECT ${BigInt(now - 2 * EFFECT_RETENTION_MS)}, 1, way, way, 's' FROM unnest(${ways}::text[]) way`
+      yield* leases.settle([
+        { lease: Jobs.lease("succeeded"), outcome: success },
+        { lease: Jobs.lease("revoked"), outcome: revoke }
+      ])
+      yield* control.remove(Jobs.jobId("removed"))
+      yield* Duties.use((duties) => duties.evictRetained(10))
+      for (const way of ways) assert.strictEqual(yield* Jobs.stateOf(way), "deleted")
+      const kept = yield* pg`SELECT DISTINCT recorded_at_ms FROM headgate.effect`
+      assert.deepStrictEqual(kept, [{ recorded_at_ms: BigInt(now) }])
+      assert.lengthOf(yield* pg`SELECT 1 FROM headgate.effect`, 4)
+      yield* Time.advance(EFFECT_RETENTION_MS)
+      yield* Duties.use((duties) => duties.evictRetained(10))
+      assert.lengthOf(yield* pg`SELECT 1 FROM headgate.effect`, 0)
     }))
 
   it.effect("effect keys of jobs that are kept do not hide the others, and go after their jobs", () =>

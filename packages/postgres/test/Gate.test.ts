@@ -123,6 +123,51 @@ layer(Store.layer, { excludeTestServices: true })("Gate", (it) => {
       assert.strictEqual(claims.length, 40)
     }))
 
+  it.effect("what rivals hold of one lane is made up for by the others in the same call", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      yield* Store.enqueue(
+        { id: "held-1", queue: "made-up", kind: "a" },
+        { id: "held-2", queue: "made-up", kind: "a" },
+        { id: "free-1", queue: "made-up", kind: "b", priority: -1 },
+        { id: "free-2", queue: "made-up", kind: "b", priority: -1 },
+        { id: "suspect", queue: "made-up", kind: "b", priority: -2 }
+      )
+      yield* sql`UPDATE headgate.job SET crash_attempt = 1,
+        lane_id = headgate.lane_for('made-up', 'b', 1, true) WHERE id = 'suspect'`
+      const ask = { worker: "made-up", queues: ["made-up"], kinds: { a: 1, b: 1 }, capacity: 2 }
+      const claims = yield* sql.withTransaction(Effect.gen(function*() {
+        yield* sql`SELECT 1 FROM headgate.job WHERE id LIKE 'held-%' FOR UPDATE`
+        const two = yield* Store.admit(ask)
+        return [two, yield* Store.admit(ask)]
+      }))
+      assert.deepStrictEqual(claims.map(ids), [["free-1", "free-2"], ["suspect"]])
+    }))
+
+  it.effect("headers that are none cost their job the headers, and no other job anything", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      const bad = ["{", "[1]", "null", `{"a":"b","c":1}`]
+      yield* Store.enqueue(...bad.map((_, n) => ({ id: `bad-${n}`, queue: "bad" })), {
+        id: "good",
+        queue: "bad",
+        headers: { a: "b" }
+      })
+      for (const [n, text] of bad.entries()) {
+        yield* sql`UPDATE headgate.job SET headers = ${Store.bytes(text)} WHERE id = ${`bad-${n}`}`
+      }
+      const claims = yield* Store.admit({ queues: ["bad"] })
+      assert.deepStrictEqual(claims.map(({ headers }) => headers), [{}, {}, {}, { a: "b" }, { a: "b" }])
+    }))
+
+  it.effect("no row has an id that fits into no claim", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      yield* Store.enqueue({ id: "fits", queue: "fits" })
+      const refused = yield* Effect.flip(sql`UPDATE headgate.job SET id = ${"ü".repeat(65)} WHERE id = 'fits'`)
+      assert.include(String(refused.reason.cause), "job_id_length")
+    }))
+
   it.effect("a worker is given no version above its own", () =>
     Effect.gen(function*() {
       yield* Store.enqueue({ id: "v1", queue: "ver", schemaVersion: 1 }, { id: "v2", queue: "ver", schemaVersion: 2 })
@@ -139,7 +184,9 @@ layer(Store.layer, { excludeTestServices: true })("Gate", (it) => {
       )
       yield* Time.advance(11)
       // The places of the late ones go to the next job in the same call.
-      assert.deepStrictEqual(ids(yield* Store.admit({ queues: ["late"], capacity: 1 })), ["fine"])
+      const admission = yield* Gate.use((gate) => gate.admit(Store.request({ queues: ["late"], capacity: 1 })))
+      assert.deepStrictEqual(ids(admission.claims), ["fine"])
+      assert.deepStrictEqual([...admission.expired].sort(), ["late", "waited"])
       assert.deepStrictEqual(yield* Store.columns("late", "state", "reason", "fence"), ["archived", "deadline", 0])
       assert.deepStrictEqual(yield* Store.columns("waited", "state", "reason", "fence"), [
         "archived",

@@ -6,7 +6,7 @@ import { Leases, type Settlement } from "@headgate/core/Leases"
 import * as Outcome from "@headgate/core/Outcome"
 import { OutputStore, ProgressStore } from "@headgate/core/Reports"
 import { Time } from "@headgate/testkit"
-import { Effect } from "effect"
+import { Effect, Fiber } from "effect"
 import * as Store from "./Store.ts"
 
 const boom = { tag: "Boom", message: "it broke", text: "Boom: it broke" }
@@ -89,6 +89,55 @@ layer(Store.layer, { excludeTestServices: true })("Leases.settle", (it) => {
       assert.strictEqual(yield* Store.stateOf("revoked"), "deleted")
     }))
 
+  it.effect("a row that another transaction holds keeps none of its batch waiting, and is still the caller's", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      const cases = [["success", 0], ["success", 60_000], ["retry", 60_000]] as const
+      const batch = yield* Effect.forEach(
+        cases,
+        ([name, retentionMs], n) =>
+          Effect.forEach(
+            ["free", "held"],
+            (kind) =>
+              Effect.map(Store.running({ id: `${kind}-${n}`, retentionMs }), (lease) => ({
+                lease,
+                outcome: name === "success" ? Outcome.success : Outcome.retry(1000, boom)
+              }))
+          )
+      )
+      const answers = yield* sql.withTransaction(Effect.gen(function*() {
+        yield* sql`SELECT 1 FROM headgate.job WHERE id LIKE 'held-%' FOR UPDATE`
+        return yield* settleAll(batch.flat()).pipe(Effect.timeout("1500 millis"))
+      }))
+      assert.deepStrictEqual(answers.map(({ _tag, state }) => `${_tag} ${state}`), [
+        "Applied deleted",
+        "Busy running",
+        "Applied completed",
+        "Busy running",
+        "Applied retryable",
+        "Busy running"
+      ])
+      const held = batch.map(([, item]) => item!)
+      const states = (yield* settleAll(held)).map(({ state }) => state)
+      assert.deepStrictEqual(states, ["deleted", "completed", "retryable"])
+    }))
+
+  it.effect("a revoked job leaves no step of an attempt that wrote one while the revocation waited", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      const lease = yield* Store.running({ id: "revoked-late" })
+      const fiber = yield* sql.withTransaction(Effect.gen(function*() {
+        yield* sql`UPDATE headgate.job SET has_steps = true WHERE id = 'revoked-late'`
+        const fiber = yield* Effect.forkDetach(Store.settle(lease, Outcome.revoke))
+        yield* Store.untilLocked
+        yield* sql`INSERT INTO headgate.step (recorded_at_ms, fence, position, job_id, step, kind)
+          VALUES (0, 1, 0, 'revoked-late', 'a', 'step')`
+        return fiber
+      }))
+      assert.deepInclude(yield* Fiber.join(fiber), { _tag: "Applied", state: "deleted" })
+      assert.strictEqual(yield* Store.count("step", "revoked-late"), 0)
+    }))
+
   it.effect("the last failure archives as exhausted, the last crash quarantines", () =>
     Effect.gen(function*() {
       const failed = yield* Store.running({ id: "last", maxAttempts: 1 })
@@ -154,8 +203,9 @@ layer(Store.layer, { excludeTestServices: true })("Leases.settle", (it) => {
 
   it.effect("neither another lease id nor another fence is accepted", () =>
     Effect.gen(function*() {
-      for (const outcome of [Outcome.success, Outcome.retry(1, boom)]) {
-        const lease = yield* Store.running({ id: `other-${outcome._tag}` })
+      const outcomes = [Outcome.success, Outcome.success, Outcome.retry(1, boom), Outcome.revoke]
+      for (const [index, outcome] of outcomes.entries()) {
+        const lease = yield* Store.running({ id: `other-${index}`, retentionMs: index * 60_000 })
         for (
           const other of [{ ...lease, leaseId: Store.leaseId() }, {
             ...lease,
@@ -274,10 +324,18 @@ layer(Store.layer, { excludeTestServices: true })("Leases.renew", (it) => {
       yield* Time.freeze()
       const now = yield* Time.now()
       const before = yield* Store.row("stale")
-      assert.deepStrictEqual(yield* renew([stale, held], 12_345), [{ jobId: stale.jobId, reason: "lease_lost" }])
-      assert.deepStrictEqual(yield* Store.columns("held", "lease_expires_at_ms"), [now + 12_345])
+      assert.deepStrictEqual(yield* renew([stale, held], 45_678), [{ jobId: stale.jobId, reason: "lease_lost" }])
+      assert.deepStrictEqual(yield* Store.columns("held", "lease_expires_at_ms"), [now + 45_678])
       assert.deepStrictEqual(yield* Store.row("stale"), before)
       yield* Time.resume()
+    }))
+
+  it.effect("a renewal never shortens a lease that something else has extended further", () =>
+    Effect.gen(function*() {
+      const lease = yield* Store.running({ id: "longer" }, { leaseMs: 90_000 })
+      const before = yield* Store.columns("longer", "lease_expires_at_ms")
+      assert.deepStrictEqual(yield* renew([lease], 30_000), [])
+      assert.deepStrictEqual(yield* Store.columns("longer", "lease_expires_at_ms"), before)
     }))
 
   it.effect("a lease past its time is renewed while nobody has taken the job", () =>

@@ -118,12 +118,16 @@ export const duringReclaim = Effect.fnUntraced(function*<A, E, R>(
     yield* sql`SELECT * FROM headgate.reclaim_expired(1000)`
     // Outside the transaction.
     const fiber = yield* Effect.forkDetach(Effect.provideContext(write, context))
-    yield* Effect.repeat(
-      sql<{ n: number }>`SELECT count(*)::int AS n FROM pg_stat_activity
-        WHERE datname = current_database() AND application_name = 'headgate' AND wait_event_type = 'Lock'`,
-      { until: ([row]) => row?.n === 1 }
-    )
+    yield* untilLocked
     return fiber
   }))
   return yield* Fiber.join(fiber)
 })
+
+/** Until a statement of the store waits for a row. */
+export const untilLocked = Effect.flatMap(PgClient.PgClient, (sql) =>
+  Effect.repeat(
+    sql<{ n: number }>`SELECT pg_stat_clear_snapshot()::text, (SELECT count(*)::int FROM pg_stat_activity
+      WHERE datname = current_database() AND application_name = 'headgate' AND wait_event_type = 'Lock') AS n`,
+    { until: ([row]) => row?.n === 1 }
+  ).pipe(Effect.timeout("5 seconds")))

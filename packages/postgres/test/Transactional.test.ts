@@ -1,10 +1,12 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
 import type { LeaseRef } from "@headgate/core/Ids"
-import { type OnceWrite, Transactional } from "@headgate/core/Transactional"
+import { Leases } from "@headgate/core/Leases"
+import { BodyFailure, type OnceWrite, Transactional } from "@headgate/core/Transactional"
+import * as PostgresStore from "@headgate/postgres/PostgresStore"
 import { TestDatabase } from "@headgate/testkit"
 import { Deferred, Effect, Exit, Fiber, Layer, Redacted } from "effect"
-import { SqlClient } from "effect/sql"
+import { SqlClient, SqlError } from "effect/sql"
 import * as Store from "./Store.ts"
 
 const write = (lease: LeaseRef, parts: Partial<OnceWrite> = {}): OnceWrite => ({
@@ -90,11 +92,11 @@ layer(payments.pipe(Layer.provideMerge(Store.layer)), { excludeTestServices: tru
       const failure = yield* Effect.flip(
         once(write(lease), Effect.andThen(pay("fails"), Effect.fail("declined" as const)))
       )
-      assert.strictEqual(failure, "declined")
+      assert.deepStrictEqual(failure, new BodyFailure("declined"))
       const sqlFailure = yield* Effect.flip(
         once(write(lease), Effect.flatMap(PgClient.PgClient, (sql) => sql`SELECT 1/0`))
       )
-      assert.strictEqual(sqlFailure._tag, "SqlError")
+      assert.isTrue(sqlFailure._tag === "BodyFailure" && SqlError.isSqlError(sqlFailure.error))
       assert.isTrue(
         Exit.hasDies(yield* Effect.exit(once(write(lease), Effect.andThen(pay("fails"), Effect.die("bug")))))
       )
@@ -142,10 +144,8 @@ layer(payments.pipe(Layer.provideMerge(Store.layer)), { excludeTestServices: tru
         (yield* Effect.flip(sql.withTransaction(complete(lease, pay("open")))))._tag,
         "ForeignTransaction"
       )
-      assert.strictEqual(
-        (yield* Effect.flip(once(write(lease), once(write(lease, { step: "in" }), pay("open")))))._tag,
-        "ForeignTransaction"
-      )
+      const nested = yield* Effect.flip(once(write(lease), once(write(lease, { step: "in" }), pay("open"))))
+      assert.isTrue(nested._tag === "BodyFailure" && nested.error._tag === "ForeignTransaction")
       const { url } = yield* TestDatabase.TestDatabase
       const store = yield* Transactional
       const foreign = Effect.gen(function*() {
@@ -157,6 +157,28 @@ layer(payments.pipe(Layer.provideMerge(Store.layer)), { excludeTestServices: tru
       const client = PgClient.layer({ url: Redacted.make(url), maxConnections: 1 })
       assert.strictEqual((yield* Effect.provide(foreign, client))._tag, "ForeignTransaction")
       assert.strictEqual(yield* paid("open"), 0)
+    }))
+
+  it.effect("the refusal inside the application's own transaction blames no other client", () =>
+    Effect.gen(function*() {
+      const lease = yield* Store.running({ id: "own" })
+      const sql = yield* PgClient.PgClient
+      const refused = yield* Effect.flip(sql.withTransaction(once(write(lease), pay("own"))))
+      assert.include(String(refused), "an open transaction: it commits one of its own")
+    }))
+
+  it.effect("a renewal while the body runs spoils nothing, whatever isolation the application has by default", () =>
+    Effect.gen(function*() {
+      const { url } = yield* TestDatabase.TestDatabase
+      const startupParameters = { default_transaction_isolation: "repeatable read" }
+      const strict = PgClient.layer({ url: Redacted.make(url), maxConnections: 2, startupParameters })
+      const lease = yield* Store.running({ id: "strict" })
+      const leases = yield* Leases
+      const body = Effect.andThen(pay("strict"), leases.renew([lease], 60_000))
+      const both = Effect.andThen(once(write(lease), body), complete(lease, body))
+      yield* Effect.provide(both, PostgresStore.layerWith({ listen: false }).pipe(Layer.provideMerge(strict)))
+      assert.strictEqual(yield* paid("strict"), 2)
+      assert.strictEqual(yield* Store.stateOf("strict"), "completed")
     }))
 })
 
@@ -183,7 +205,8 @@ layer(payments.pipe(Layer.provideMerge(Store.layer)), { excludeTestServices: tru
   it.effect("a failing body leaves the job running", () =>
     Effect.gen(function*() {
       const lease = yield* Store.running({ id: "broken" })
-      assert.strictEqual(yield* Effect.flip(complete(lease, Effect.andThen(pay("broken"), Effect.fail("no")))), "no")
+      const failure = yield* Effect.flip(complete(lease, Effect.andThen(pay("broken"), Effect.fail("no"))))
+      assert.deepStrictEqual(failure, new BodyFailure("no"))
       assert.strictEqual(yield* paid("broken"), 0)
       assert.strictEqual(yield* Store.stateOf("broken"), "running")
     }))

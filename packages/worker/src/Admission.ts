@@ -19,7 +19,7 @@ import type { Reporter } from "./Reporter.ts"
 import type { Settler } from "./Settler.ts"
 import type { WorkerSettings } from "./WorkerOptions.ts"
 
-export interface AdmissionParts {
+interface AdmissionParts {
   readonly settings: WorkerSettings
   readonly queues: ReadonlyArray<string>
   readonly kinds: AdmitRequest["kinds"]
@@ -100,11 +100,12 @@ export class Admission {
     const unanswered = { leaseId, until: sentAt + settings.leaseMs }
     this.isHungry = false
     this.unanswered = [unanswered]
-    return Effect.map(gate.admit({ ...this.request, leaseId, capacity }), ({ claims, more }) => {
+    return Effect.map(gate.admit({ ...this.request, leaseId, capacity }), ({ claims, expired, more }) => {
       this.unanswered = []
       this.faults = 0
       outage.succeeded(OPERATION)
       reporter.claimed(claims.length)
+      if (expired.length > 0) reporter.emit({ _tag: "JobsExpired", jobIds: expired })
       if (more || claims.length === capacity) this.isHungry = true
       this.schedulePoll(claims.length > 0)
       dispatch.accept(claims, sentAt)

@@ -21,7 +21,7 @@ import { loseLease, whileOwned } from "./Ownership.ts"
 import { guessFor, type StepGuess } from "./StepGuess.ts"
 import type { StepStores } from "./StepStores.ts"
 
-export interface Begun {
+interface Begun {
   readonly identity: string
   /** Present when an earlier attempt has finished this step. */
   readonly record: StepRecord | undefined

@@ -31,7 +31,7 @@ export interface Checkpointer {
 
 export const MAX_BATCH_WRITES = 500
 /** A batch is closed by the write that takes it past this many bytes of results and cursors. */
-export const MAX_BATCH_BYTES = 4_194_304
+const MAX_BATCH_BYTES = 4_194_304
 
 /** Writes until the scope closes; what still waits then is interrupted. */
 export const make: Effect.Effect<Checkpointer, never, Checkpoints | Scope.Scope> = Effect.gen(function*() {

@@ -12,10 +12,10 @@ import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { Attempt, Ending } from "./Attempt.ts"
 import { loseLease } from "./Ownership.ts"
-import { BodyFailure, transact } from "./Transacting.ts"
+import { transact } from "./Transacting.ts"
 
 /** An attempt whose ending may be set without interrupting it. */
-export interface Completable extends Attempt {
+interface Completable extends Attempt {
   ending: Ending | undefined
 }
 
@@ -23,11 +23,10 @@ export const completeWith = <A, E, R>(attempt: Completable, body: Effect.Effect<
   Effect.suspend(() => {
     if (!attempt.isOwned()) return loseLease(attempt)
     const { lease, retentionMs } = attempt.claim
-    const encode = (value: A) => Effect.mapError(encodeResult(attempt, value), (error) => new BodyFailure(error))
+    const encode = (value: A) => encodeResult(attempt, value)
     const committed = Effect.flatMap(
       Transactional,
-      ({ complete }) =>
-        transact(attempt, body, (body) => complete<A, BodyFailure<E | CodecError | Invalid>, R>(lease, body, encode))
+      ({ complete }) => transact(attempt, body, (body) => complete<A, E | CodecError | Invalid, R>(lease, body, encode))
     )
     return Effect.tap(committed, () =>
       Effect.sync(() => {

@@ -23,7 +23,7 @@ import type { Settler } from "./Settler.ts"
 import { Watchdog } from "./Watchdog.ts"
 import type { WorkerSettings } from "./WorkerOptions.ts"
 
-export interface DispatchParts {
+interface DispatchParts {
   readonly settings: WorkerSettings
   readonly inFlight: InFlight
   readonly registrations: ReadonlyMap<string, Registration>
@@ -47,8 +47,7 @@ export class Dispatch {
     this.watchdog = new Watchdog({
       attempts: () => buffer.length === 0 ? [...running] : [...running, ...buffer],
       graceMs: parts.settings.handlerGraceMs,
-      stop: (attempt, reason) =>
-        attempt.startedAt === undefined ? this.handBack(attempt) : this.stop(attempt, reason),
+      stop: (attempt, reason) => attempt.startedAt === undefined ? this.handBack(attempt) : this.stop(attempt, reason),
       giveUp: (attempt) => this.giveUp(attempt),
       tick: (now) => this.handBackOverdue(now)
     })
@@ -92,9 +91,14 @@ export class Dispatch {
     if (isStopped && this.unbuffer(attempt)) this.conclude(attempt, undefined)
   }
 
-  /** What a drain could not wait for. */
+  /** What still runs when a drain can wait no longer. */
   giveUpRest(): void {
-    for (const attempt of this.parts.inFlight.running) if (!attempt.isZombie) this.giveUp(attempt)
+    const { inFlight, reporter, settings } = this.parts
+    for (const attempt of inFlight.running) {
+      if (attempt.isZombie) continue
+      if (keepsJob(attempt)) reporter.stuck(attempt, inFlight.zombies, settings.concurrency)
+      else this.giveUp(attempt)
+    }
   }
 
   /** From now on claims are handed back instead of started; those in the buffer are handed back at once. */
@@ -224,6 +228,7 @@ export class Dispatch {
   /** Its attempt ends without the handler, which keeps its slot until it ends by itself; the fence refuses its writes. */
   private giveUp(attempt: LocalAttempt): void {
     const { ending } = attempt
+    if (keepsJob(attempt)) return
     if (ending?._tag === "Settled" && !attempt.isInterrupted) {
       attempt.isInterrupted = true
       attempt.fiber?.interruptUnsafe()
@@ -233,11 +238,13 @@ export class Dispatch {
     attempt.isZombie = true
     inFlight.zombies++
     reporter.stuck(attempt, inFlight.zombies, settings.concurrency)
-    // It dies with the process; until then nobody else may start the job.
-    if (attempt.isDeaf && ending?._tag === "Interrupted" && ending.reason === "shutdown") return
     this.conclude(attempt, attempt.outcome ?? (ending === undefined ? undefined : ofEnding(attempt, ending)))
   }
 }
+
+/** Deaf to a shutdown it works on until the process ends; before that nobody else may start the job. */
+const keepsJob = ({ ending, isDeaf }: LocalAttempt): boolean =>
+  isDeaf && ending?._tag === "Interrupted" && ending.reason === "shutdown"
 
 const endsOwnership = (reason: InterruptionReason): boolean =>
   reason === "lease_lost" || reason === "operator_cancel" || reason === "superseded"

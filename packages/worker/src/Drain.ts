@@ -13,7 +13,7 @@ import type { InFlight } from "./InFlight.ts"
 import type { Settler } from "./Settler.ts"
 import type { WorkerSettings } from "./WorkerOptions.ts"
 
-export interface DrainParts {
+interface DrainParts {
   readonly settings: WorkerSettings
   readonly admission: Admission
   readonly dispatch: Dispatch
@@ -35,7 +35,7 @@ export const drain = Effect.fnUntraced(function*(parts: DrainParts) {
   yield* until(isCleanedUp, interruptedAt + Math.min(settings.handlerGraceMs, MAX_CLEAN_UP_MS))
   dispatch.giveUpRest()
   // A call of the gate without an answer yet may still bring claims, to be handed back.
-  yield* until(() => admission.hasEnded && settler.isIdle, Math.max(graceEnd, monotonicMs() + ANSWER_MS))
+  yield* until(() => admission.hasEnded && settler.isDone, Math.max(graceEnd, monotonicMs() + ANSWER_MS))
   settler.close()
   dispatch.watchdog.close()
 })

@@ -12,7 +12,7 @@ import { backoffMs } from "./Ownership.ts"
 import type { Reporter } from "./Reporter.ts"
 import type { WorkerSettings } from "./WorkerOptions.ts"
 
-export interface HousekeepingParts {
+interface HousekeepingParts {
   readonly settings: WorkerSettings
   readonly duties: Duties["Service"]
   readonly reporter: Reporter
@@ -28,7 +28,7 @@ interface Duty {
   readonly sweep: Effect.Effect<number, StoreUnavailable>
 }
 
-export const SWEEP_LIMIT = 1000
+const SWEEP_LIMIT = 1000
 
 /** Runs until interrupted, and resigns then. */
 export const run = (parts: HousekeepingParts): Effect.Effect<void> =>

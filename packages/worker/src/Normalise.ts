@@ -17,6 +17,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { SqlError } from "effect/sql/SqlError"
 import type { Ending, LocalAttempt } from "./Attempt.ts"
+import { isUnreachable } from "./DatabaseFault.ts"
 
 /** The handler succeeded, but its result is above the limit: stored as the error of a job that is not retried. */
 export class ResultTooLarge extends Schema.TaggedError<ResultTooLarge>()("ResultTooLarge", {
@@ -33,7 +34,11 @@ export const normalise = (
   if (attempt.isReleased) return undefined
   const { ending } = attempt
   if (ending !== undefined) return ofEnding(attempt, ending)
-  return Exit.isSuccess(exit) ? ofSuccess(attempt, exit.value) : ofCause(attempt, exit.cause)
+  try {
+    return Exit.isSuccess(exit) ? ofSuccess(attempt, exit.value) : ofCause(attempt, exit.cause)
+  } catch (defect) {
+    return Outcome.crashed(storedError(defect))
+  }
 }
 
 /** The outcome an ending stands for, whatever the handler does after it. */
@@ -89,7 +94,7 @@ const ofFailure = (attempt: LocalAttempt, error: unknown): Outcome.Outcome => {
   const stored = storedError(error)
   if (isRefusal(error)) return Outcome.fatal(stored)
   // An outage of the database, in whatever call of the handler's: nothing is charged for it.
-  if (error instanceof StoreUnavailable || isUnreachable(error)) {
+  if (error instanceof StoreUnavailable || (error instanceof SqlError && isUnreachable(error))) {
     return Outcome.notAFailure(streakBackoffMs(attempt.claim.streak + 1), stored)
   }
   const encoded = attempt.definition.error.encode(error)
@@ -99,14 +104,6 @@ const ofFailure = (attempt: LocalAttempt, error: unknown): Outcome.Outcome => {
   return isFailure(attempt, error)
     ? Outcome.retry(nextDelayMs(attempt), known)
     : Outcome.notAFailure(streakBackoffMs(attempt.claim.streak + 1), known)
-}
-
-/** The application's own query met a lost connection or a server that was shutting down. */
-const isUnreachable = (error: unknown): boolean => {
-  if (!(error instanceof SqlError)) return false
-  const { cause } = error.reason
-  const state = typeof cause === "object" && cause !== null && "code" in cause ? String(cause.code) : ""
-  return error.reason._tag === "ConnectionError" || /^(08|57P0)/.test(state)
 }
 
 const isTypedFailure = ({ definition }: LocalAttempt, error: unknown): boolean =>

@@ -43,4 +43,4 @@ export class Nudge {
   }
 }
 
-export const MAX_TIMER_MS = 2_147_483_647
+const MAX_TIMER_MS = 2_147_483_647

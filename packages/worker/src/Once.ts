@@ -6,13 +6,10 @@ import { monotonicMs } from "@headgate/core/Heartbeat"
 import { type ForeignTransaction, Invalid } from "@headgate/core/Refusals"
 import type { StepCall, StepRefusal } from "@headgate/core/Step"
 import { isStorableText, utf8Length } from "@headgate/core/Text"
-import { Transactional } from "@headgate/core/Transactional"
+import { MAX_EFFECT_KEY_BYTES, Transactional } from "@headgate/core/Transactional"
 import * as Effect from "effect/Effect"
 import type { AttemptSteps } from "./AttemptSteps.ts"
-import { BodyFailure, transact } from "./Transacting.ts"
-
-/** Of an effect key of the caller's own, in UTF-8. */
-export const MAX_EFFECT_KEY_BYTES = 1024
+import { transact } from "./Transacting.ts"
 
 type OnceCall<A> = StepCall<A> & { readonly effectKey: string | undefined }
 
@@ -45,11 +42,7 @@ const commit = Effect.fnUntraced(function*<A, E, R>(
   let sentAt = monotonicMs()
   const done = yield* transact(attempt, body, (body) => {
     sentAt = monotonicMs()
-    return transactional.once<A, BodyFailure<E | StepRefusal>, R>(
-      write,
-      body,
-      (value) => Effect.mapError(steps.encode(identity, call, value), (error) => new BodyFailure(error))
-    )
+    return transactional.once<A, E | StepRefusal, R>(write, body, (value) => steps.encode(identity, call, value))
   })
   const result = done._tag === "Already" ? done.result : undefined
   steps.stored(sentAt, mark, { step: identity, kind: "once", position, result, wakeAtMs: undefined })

@@ -34,7 +34,7 @@ export const prepareResume = (attempt: Attempt, stores: StepStores): Effect.Effe
   }
 }
 
-export type ResumePlan =
+type ResumePlan =
   | { readonly _tag: "Kept" }
   | { readonly _tag: "Stale"; readonly reason: string }
   /** `steps` names every stored step; `checkpoint` is what the store then holds. */

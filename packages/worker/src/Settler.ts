@@ -1,6 +1,7 @@
 /**
  * Settles ended attempts in batches: what ends while a flush is on its way goes out with the next one. An outage is
- * waited out; until the store has answered, the lease is kept. A refused settlement means that the job was lost before.
+ * waited out; until the store has answered, the lease is kept. A refused settlement means that the job was lost before;
+ * one whose row another transaction holds is tried again apart, so that nothing waits for it.
  */
 import { monotonicMs } from "@headgate/core/Heartbeat"
 import type { Leases, Settled } from "@headgate/core/Leases"
@@ -15,14 +16,14 @@ import type { Outage } from "./Outage.ts"
 import { backoffMs } from "./Ownership.ts"
 import type { Reporter } from "./Reporter.ts"
 
-export const MAX_SETTLE_BATCH = 1000
+const MAX_SETTLE_BATCH = 1000
 
 interface Ended {
   readonly attempt: LocalAttempt
   readonly outcome: Outcome
 }
 
-export interface SettlerParts {
+interface SettlerParts {
   readonly leases: Leases["Service"]
   readonly context: Context.Context<never>
   readonly inFlight: InFlight
@@ -35,6 +36,8 @@ export interface SettlerParts {
 export class Settler {
   private pending: Array<Ended> = []
   private flushes = 0
+  /** Settlements that are tried again apart. */
+  private busy = 0
   private isDue = false
   private isClosed = false
   private readonly parts: SettlerParts
@@ -53,6 +56,10 @@ export class Settler {
 
   get isIdle(): boolean {
     return this.flushes === 0 && this.pending.length === 0
+  }
+
+  get isDone(): boolean {
+    return this.isIdle && this.busy === 0
   }
 
   /** Gives up what is still being retried. */
@@ -84,7 +91,7 @@ export class Settler {
   private flush(batch: ReadonlyArray<Ended>, tries: number): Effect.Effect<void> {
     const settlements = batch.map(({ attempt, outcome }) => ({ lease: attempt.claim.lease, outcome }))
     return Effect.flatMap(Effect.exit(this.parts.leases.settle(settlements)), (exit) => {
-      if (Exit.isSuccess(exit)) return Effect.sync(() => this.answered(batch, exit.value))
+      if (Exit.isSuccess(exit)) return Effect.sync(() => this.answered(batch, exit.value, tries))
       if (Cause.hasDies(exit.cause)) return this.died(batch, exit.cause)
       this.parts.outage.failed(OPERATION, exit.cause)
       const kept = this.isClosed ? [] : batch.filter((ended) => this.isWorthRetrying(ended))
@@ -93,17 +100,38 @@ export class Settler {
     })
   }
 
-  private answered(batch: ReadonlyArray<Ended>, answers: ReadonlyArray<Settled>): void {
+  private answered(batch: ReadonlyArray<Ended>, answers: ReadonlyArray<Settled>, tries: number): void {
     const { inFlight, outage, reporter } = this.parts
+    const busy: Array<Ended> = []
     outage.succeeded(OPERATION)
     for (let at = 0; at < batch.length; at++) {
       const { attempt, outcome } = batch[at]!
       const answer = answers[at]
+      if (answer?._tag === "Busy") {
+        busy.push(batch[at]!)
+        continue
+      }
       inFlight.release(attempt)
       if (answer?._tag === "Applied") reporter.settled(attempt, outcomeName(outcome), answer.state)
       else reporter.lost(attempt, "lease_lost")
     }
     reporter.flush()
+    if (busy.length > 0) this.tryApart(busy, tries)
+  }
+
+  private tryApart(batch: ReadonlyArray<Ended>, tries: number): void {
+    this.busy += batch.length
+    const again = Effect.suspend(() => {
+      const kept = this.isClosed ? [] : batch.filter((ended) => this.isWorthRetrying(ended))
+      return kept.length === 0 ? Effect.void : this.flush(kept, tries + 1)
+    })
+    const fiber = Effect.runForkWith(this.parts.context)(Effect.delay(again, backoffMs(tries)), {
+      uninterruptible: true
+    })
+    fiber.addObserver(() => {
+      this.busy -= batch.length
+      this.parts.settled()
+    })
   }
 
   /** One settlement the store cannot take must not hold up the others: halves, until it stands alone. */

@@ -32,6 +32,6 @@ export const runSleep = Effect.fnUntraced(function*(
     until: wakeAtMs === undefined ? { delayMs } : { wakeAtMs },
     open: steps.opening
   })
-  yield* whileOwned(attempt, sleep)
-  return yield* attempt.end({ _tag: "Settled", outcome: "snooze", state: "scheduled" })
+  const state = yield* whileOwned(attempt, sleep)
+  return yield* attempt.end({ _tag: "Settled", outcome: "snooze", state })
 })

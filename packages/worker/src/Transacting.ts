@@ -6,18 +6,12 @@ import { storedError } from "@headgate/core/ErrorText"
 import * as Outcome from "@headgate/core/Outcome"
 import { type ForeignTransaction, LeaseRejected, StoreUnavailable } from "@headgate/core/Refusals"
 import { retryDelayMs, streakBackoffMs } from "@headgate/core/Retry"
+import { BodyFailure } from "@headgate/core/Transactional"
 import * as Effect from "effect/Effect"
 import { isSqlError } from "effect/sql/SqlError"
 import type { Attempt } from "./Attempt.ts"
+import { isTooLong } from "./DatabaseFault.ts"
 import { backoffMs, loseLease } from "./Ownership.ts"
-
-/** An error of the body or of its encoding on its way through the store. */
-export class BodyFailure<E> {
-  readonly error: E
-  constructor(error: E) {
-    this.error = error
-  }
-}
 
 /** Times an attempt may run a body in a transaction that the store then loses. After the last the job waits for another. */
 export const MAX_LOST_TRANSACTIONS = 3
@@ -28,17 +22,14 @@ export const transact = <A, B, E, E2, R, R2>(
   attempt: Attempt,
   body: Effect.Effect<A, E, R>,
   run: (
-    body: Effect.Effect<A, BodyFailure<E>, R>
+    body: Effect.Effect<A, E, R>
   ) => Effect.Effect<B, BodyFailure<E2> | StoreFault | ForeignTransaction, R2>
 ): Effect.Effect<B, E2 | ForeignTransaction, R2> => {
   let started = 0
-  const counted = Effect.mapError(
-    Effect.suspend(() => {
-      started++
-      return body
-    }),
-    (error) => new BodyFailure(error)
-  )
+  const counted = Effect.suspend(() => {
+    started++
+    return body
+  })
   const attemptIt = (tries: number): Effect.Effect<B, E2 | ForeignTransaction, R2> =>
     Effect.catch(Effect.suspend(() => run(counted)), (fault) => {
       if (fault instanceof BodyFailure) return Effect.fail(fault.error)
@@ -54,16 +45,8 @@ export const transact = <A, B, E, E2, R, R2>(
 /** Nothing is charged for the store's faults; where the server says that the body took too long, the attempt has failed. */
 const giveUp = ({ claim, definition, end }: Attempt, fault: StoreUnavailable): Effect.Effect<never> => {
   const error = storedError(fault)
-  const outcome = isBodysFault(fault)
+  const outcome = isSqlError(fault.cause) && isTooLong(fault.cause)
     ? Outcome.retry(retryDelayMs(definition.retry, claim.attempt + 1, Math.random()), error)
     : Outcome.notAFailure(streakBackoffMs(claim.streak + 1), error)
   return end({ _tag: "Chosen", outcome })
 }
-
-const isBodysFault = ({ cause }: StoreUnavailable): boolean => {
-  const fault: unknown = isSqlError(cause) ? cause.reason.cause : undefined
-  return typeof fault === "object" && fault !== null && "code" in fault && TOO_LONG.has(fault.code)
-}
-
-/** SQLSTATEs: idle in its transaction for too long, a transaction too long, a statement too long. */
-const TOO_LONG = new Set<unknown>(["25P03", "25P04", "57014"])

@@ -7,7 +7,7 @@ import { monotonicMs } from "@headgate/core/Heartbeat"
 import type { InterruptionReason } from "@headgate/core/Leases"
 import type { LocalAttempt } from "./Attempt.ts"
 
-export interface WatchdogActions {
+interface WatchdogActions {
   /** A copy: looking at them changes them. */
   readonly attempts: () => ReadonlyArray<LocalAttempt>
   readonly stop: (attempt: LocalAttempt, reason: InterruptionReason) => void

@@ -1,12 +1,11 @@
 /** What a worker can be told. Durations are checked once, here, and are whole milliseconds from then on. */
 import { WorkerId } from "@headgate/core/Ids"
 import { refuseName } from "@headgate/core/Kind"
-import { refuseInteger, wholeMillis } from "@headgate/core/Millis"
+import { refuseInteger, wholeMillis, zeroOrMillis } from "@headgate/core/Millis"
 import { Invalid } from "@headgate/core/Refusals"
 import type { AnyTask, TaskGroup } from "@headgate/core/TaskGroup"
 import { utf8Length } from "@headgate/core/Text"
 import * as Duration from "effect/Duration"
-import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import { hostname } from "node:os"
 
@@ -54,8 +53,8 @@ export interface WorkerSettings {
   readonly hasDuties: boolean
 }
 
-export const MAX_CONCURRENCY = 10_000
-export const MIN_LEASE_MS = 500
+const MAX_CONCURRENCY = 10_000
+const MIN_LEASE_MS = 500
 
 export const settingsOf = <Tasks extends AnyTask>(
   options: WorkerOptions<Tasks>
@@ -81,9 +80,11 @@ export const settingsOf = <Tasks extends AnyTask>(
       concurrency,
       prefetch,
       leaseMs,
-      maxBlockedMs: options.maxBlocked === undefined ? 10 * leaseMs : yield* zeroOr("maxBlocked", options.maxBlocked),
+      maxBlockedMs: options.maxBlocked === undefined
+        ? 10 * leaseMs
+        : yield* zeroOrMillis("maxBlocked", options.maxBlocked),
       pollMs: yield* wholeMillis("pollInterval", options.pollInterval ?? "1 second", 10),
-      shutdownGraceMs: yield* zeroOr("shutdownGrace", options.shutdownGrace ?? "25 seconds"),
+      shutdownGraceMs: yield* zeroOrMillis("shutdownGrace", options.shutdownGrace ?? "25 seconds"),
       handlerGraceMs: yield* wholeMillis("handlerGrace", options.handlerGrace ?? "10 seconds"),
       hasDuties: options.duties ?? true
     }
@@ -92,13 +93,6 @@ export const settingsOf = <Tasks extends AnyTask>(
 const whole = (field: string, value: number, min: number): Result.Result<number, Invalid> => {
   const refusal = refuseInteger(field, value, min, MAX_CONCURRENCY)
   return refusal === undefined ? Result.succeed(value) : Result.fail(refusal)
-}
-
-/** Zero is a choice of its own; what only rounds to it is refused. */
-const zeroOr = (field: string, input: Duration.Input): Result.Result<number, Invalid> => {
-  // `Duration` takes NaN for zero.
-  const duration = Number.isNaN(input) ? Option.none() : Duration.fromInput(input)
-  return Option.isSome(duration) && Duration.isZero(duration.value) ? Result.succeed(0) : wholeMillis(field, input)
 }
 
 const names = (

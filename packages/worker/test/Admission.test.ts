@@ -1,6 +1,7 @@
 import { assert, layer } from "@effect/vitest"
 import { Task } from "@headgate/core"
 import { Heartbeat } from "@headgate/core/Heartbeat"
+import { Time } from "@headgate/testkit"
 import { Deferred, Effect, Layer, Option, Schema } from "effect"
 import * as Workers from "./Workers.ts"
 
@@ -118,6 +119,19 @@ layer(Workers.layer, { excludeTestServices: true })("Admission", (it) => {
       assert.strictEqual(worker.told("LeaseLost").length, 0)
     }))
 
+  it.effect("a job that the gate archives as too late is told, also by a worker without duties", () =>
+    Effect.gen(function*() {
+      const task = Task.make("too-late", { payload })
+      const id = yield* task.enqueue(undefined, { queue: "a11", deadline: "10 minutes" })
+      yield* Time.advance("11 minutes")
+      const worker = yield* Workers.start(task.toLayer(() => Effect.void), { queues: ["a11"], duties: false })
+      yield* Workers.untilTrue(
+        () => worker.events.some((event) => event._tag === "JobsExpired" && event.jobIds.includes(id)),
+        "the deadline to be told"
+      )
+      assert.strictEqual(yield* Workers.stateOf(id), "archived")
+    }))
+
   it.effect("an announced job starts at once, however long the poll interval", () =>
     Effect.gen(function*() {
       const task = Task.make("announced", { payload })
@@ -166,16 +180,18 @@ layer(Workers.layer, { excludeTestServices: true })("Admission", (it) => {
     Effect.gen(function*() {
       const task = Task.make("outage", { payload })
       const { proxy, use } = yield* Workers.throughProxy()
-      const worker = yield* use(Workers.start(task.toLayer(() => Effect.void), { queues: ["a7"], duties: false }))
+      const options = { queues: ["a7"], duties: false, lease: "2 seconds" } as const
+      const worker = yield* use(Workers.start(task.toLayer(() => Effect.void), options))
       yield* proxy.cut
       yield* Workers.untilTrue(() => worker.told("StoreUnreachable").length > 0, "the outage to be noticed")
       assert.strictEqual((yield* worker.health).status, "degraded")
       yield* Effect.sleep(1000)
-      assert.strictEqual(worker.told("StoreUnreachable").length, 1)
+      const told = worker.told("StoreUnreachable").map((event) => "operation" in event && event.operation)
+      assert.deepStrictEqual(told.toSorted(), ["Gate.admit", "Heartbeat"])
       yield* proxy.heal
       const id = yield* task.enqueue(undefined, { queue: "a7" })
       yield* Workers.settled(id, "completed")
-      assert.strictEqual((yield* worker.health).status, "ok")
+      yield* Workers.eventually(worker.health, ({ status }) => status === "ok")
     }))
 })
 

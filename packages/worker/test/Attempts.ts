@@ -4,7 +4,18 @@
  */
 import * as PgClient from "@effect/sql-pg/PgClient"
 import type { AttemptServices, Checkpoint, Outcome, Registration, StepWrite, TrackedLease } from "@headgate/core"
-import { Checkpoints, Duties, Gate, Job, LeaseId, Leases, type Transactional, WorkerId } from "@headgate/core"
+import {
+  Checkpoints,
+  Duties,
+  Gate,
+  Inspect,
+  Job,
+  type JobId,
+  LeaseId,
+  Leases,
+  type Transactional,
+  WorkerId
+} from "@headgate/core"
 import * as Announcer from "@headgate/postgres/Announcer"
 import * as PgCheckpoints from "@headgate/postgres/Checkpoints"
 import * as PgControl from "@headgate/postgres/Control"
@@ -180,6 +191,27 @@ export const log = () => {
 
 export const ending = ({ attempt: { ending } }: Held): string | undefined =>
   ending?._tag === "Interrupted" ? ending.reason : ending?._tag
+
+/** Reads the mark as it is stored. */
+export const markOf = Effect.fnUntraced(function*(id: JobId) {
+  const inspect = yield* Inspect
+  return Effect.map(Effect.orDie(inspect.checkpoint(id)), (checkpoint) => checkpoint?.inProgress ?? "none")
+})
+
+/** A table of the application's own. */
+export const ledger = Layer.effectDiscard(
+  Effect.flatMap(PgClient.PgClient, (sql) => sql`CREATE TABLE ledger (entry text NOT NULL)`)
+)
+
+export const write = (entry: string) =>
+  Effect.flatMap(PgClient.PgClient, (sql) => sql`INSERT INTO ledger VALUES (${entry})`)
+
+/** How often the entry stands in it. */
+export const written = Effect.fnUntraced(function*(entry: string) {
+  const sql = yield* PgClient.PgClient
+  const rows = yield* sql`SELECT 1 AS one FROM ledger WHERE entry = ${entry}`
+  return rows.length
+})
 
 /** The reason that is stored with the job's latest attempt. */
 export const reason = Effect.fnUntraced(function*(id: string) {

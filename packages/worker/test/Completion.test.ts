@@ -1,4 +1,3 @@
-import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
 import { Control, Inspect, Invalid, Job, MAX_OUTPUT_BYTES, Step, Task } from "@headgate/core"
 import { Effect, Layer, Schema } from "effect"
@@ -7,32 +6,18 @@ import * as Attempts from "./Attempts.ts"
 const payload = Schema.Void
 const success = Schema.Struct({ rows: Schema.Int })
 
-/** The application's own table. */
-const ledger = Layer.effectDiscard(
-  Effect.flatMap(PgClient.PgClient, (sql) => sql`CREATE TABLE ledger (entry text NOT NULL)`)
-)
-
-const write = (entry: string) => Effect.flatMap(PgClient.PgClient, (sql) => sql`INSERT INTO ledger VALUES (${entry})`)
-
-const written = (entry: string) =>
-  Effect.flatMap(
-    PgClient.PgClient,
-    (sql) =>
-      Effect.map(sql<{ n: number }>`SELECT count(*)::int AS n FROM ledger WHERE entry = ${entry}`, ([row]) => row?.n)
-  )
-
-layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })("Completion", (it) => {
+layer(Layer.provideMerge(Attempts.ledger, Attempts.layer), { excludeTestServices: true })("Completion", (it) => {
   it.effect("writes, result and success commit together, and the worker has nothing left to settle", () =>
     Effect.gen(function*() {
       const task = Task.make("import", { payload, success, version: 4 })
       const id = yield* task.enqueue(undefined)
       const worker = yield* Attempts.worker()
-      const ran = yield* worker.run(task, task.completeWith(Effect.as(write("import"), { rows: 3 })))
+      const ran = yield* worker.run(task, task.completeWith(Effect.as(Attempts.write("import"), { rows: 3 })))
       const inspect = yield* Inspect
       const result = yield* inspect.result(id)
       assert.deepStrictEqual([ran.exit._tag === "Success" && ran.exit.value, ran.outcome], [{ rows: 3 }, undefined])
       assert.deepStrictEqual(ran.attempt.ending, { _tag: "Settled", outcome: "success", state: "completed" })
-      assert.deepStrictEqual([(yield* inspect.job(id)).state, yield* written("import")], ["completed", 1])
+      assert.deepStrictEqual([(yield* inspect.job(id)).state, yield* Attempts.written("import")], ["completed", 1])
       assert.deepStrictEqual([result?.version, new TextDecoder().decode(result?.bytes)], [4, "{\"rows\":3}"])
     }))
 
@@ -42,18 +27,18 @@ layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })
       const ids = yield* task.enqueueAll([undefined, undefined, undefined])
       const worker = yield* Attempts.worker()
       const { entries, say } = Attempts.log()
-      const complete = Job.completeWith(write("afterwards"))
+      const complete = Job.completeWith(Attempts.write("afterwards"))
       const failed = yield* worker.run(task, Effect.andThen(complete, Effect.fail("too late")))
       const stepped = yield* worker.run(task, Effect.andThen(complete, Step.run("a", say("a"))))
       const twice = yield* worker.run(
         task,
-        Effect.andThen(complete, Job.completeWith(Effect.andThen(say("again"), write("afterwards"))))
+        Effect.andThen(complete, Job.completeWith(Effect.andThen(say("again"), Attempts.write("afterwards"))))
       )
       assert.deepStrictEqual([failed, stepped, twice].map(Attempts.ending), ["Settled", "Settled", "Settled"])
       const inspect = yield* Inspect
       const jobs = yield* Effect.forEach(ids, inspect.job)
       assert.deepStrictEqual(jobs.map(({ attempt, state }) => `${state} ${attempt}`), ids.map(() => "completed 0"))
-      assert.deepStrictEqual([entries, yield* written("afterwards")], [[], 3])
+      assert.deepStrictEqual([entries, yield* Attempts.written("afterwards")], [[], 3])
     }))
 
   it.effect("a body that fails rolls back, and its error passes through", () =>
@@ -63,10 +48,13 @@ layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })
       const worker = yield* Attempts.worker()
       const { exit, outcome } = yield* worker.run(
         task,
-        Job.completeWith(Effect.andThen(write("rollback"), Effect.fail("no")))
+        Job.completeWith(Effect.andThen(Attempts.write("rollback"), Effect.fail("no")))
       )
       assert.deepStrictEqual([Attempts.failure(exit), outcome?._tag], ["no", "Retry"])
-      assert.deepStrictEqual([(yield* (yield* Inspect).job(id)).state, yield* written("rollback")], ["retryable", 0])
+      assert.deepStrictEqual([(yield* (yield* Inspect).job(id)).state, yield* Attempts.written("rollback")], [
+        "retryable",
+        0
+      ])
     }))
 
   it.effect("a lease lost while the body runs leaves nothing of it behind, and ends the attempt", () =>
@@ -77,9 +65,13 @@ layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })
       const control = yield* Control
       const ran = yield* worker.run(
         task,
-        Job.completeWith(Effect.andThen(write("lost"), Effect.orDie(control.cancel(id))))
+        Job.completeWith(Effect.andThen(Attempts.write("lost"), Effect.orDie(control.cancel(id))))
       )
-      assert.deepStrictEqual([Attempts.ending(ran), ran.outcome, yield* written("lost")], ["lease_lost", undefined, 0])
+      assert.deepStrictEqual([Attempts.ending(ran), ran.outcome, yield* Attempts.written("lost")], [
+        "lease_lost",
+        undefined,
+        0
+      ])
       assert.strictEqual((yield* (yield* Inspect).job(id)).state, "cancelled")
     }))
 
@@ -102,12 +94,12 @@ layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })
       const worker = yield* Attempts.worker()
       const { exit, outcome } = yield* worker.run(
         task,
-        task.completeWith(Effect.as(write("large"), "x".repeat(MAX_OUTPUT_BYTES)))
+        task.completeWith(Effect.as(Attempts.write("large"), "x".repeat(MAX_OUTPUT_BYTES)))
       )
       const refusal = Attempts.failure(exit)
       assert.instanceOf(refusal, Invalid)
       assert.deepInclude(refusal, { limit: MAX_OUTPUT_BYTES, actual: MAX_OUTPUT_BYTES + 2 })
-      assert.deepStrictEqual([outcome?._tag, yield* written("large")], ["Fatal", 0])
+      assert.deepStrictEqual([outcome?._tag, yield* Attempts.written("large")], ["Fatal", 0])
     }))
 
   it.effect("a job without retention is gone when it answers", () =>

@@ -54,14 +54,9 @@ layer(Attempts.layer, { excludeTestServices: true })("Cursor", (it) => {
       const task = Task.make("marked-cursor", { payload })
       const id = yield* task.enqueue(undefined)
       const worker = yield* Attempts.worker()
-      const inspect = yield* Inspect
       const { entries, say } = Attempts.log()
-      yield* worker.run(
-        task,
-        Cursor.run("pages", pages, () =>
-          Effect.flatMap(Effect.orDie(inspect.checkpoint(id)), (checkpoint) =>
-            say(checkpoint?.inProgress ?? "none")))
-      )
+      const marked = Effect.flatMap(yield* Attempts.markOf(id), say)
+      yield* worker.run(task, Cursor.run("pages", pages, () => marked))
       assert.deepStrictEqual(entries, ["pages"])
     }))
 

@@ -118,19 +118,25 @@ layer(Workers.layer, { excludeTestServices: true })("Drain", (it) => {
       assert.deepStrictEqual(yield* Workers.counts("d4"), { available: 4 })
     }))
 
-  it.effect("a handler deaf to its interruption does not hold up the drain, and is left to its fence", () =>
+  it.effect("a handler deaf to its interruption does not hold up the drain, and keeps its job until it ends", () =>
     Effect.gen(function*() {
       const task = Task.make("deaf", { payload })
       const gate = yield* Deferred.make<void>()
       const handler = task.toLayer(() => Effect.uninterruptible(Deferred.await(gate)))
-      const worker = yield* Workers.start(handler, { queues: ["d5"], shutdownGrace: "100 millis" })
+      const worker = yield* Workers.start(handler, {
+        queues: ["d5"],
+        shutdownGrace: "100 millis",
+        handlerGrace: "100 millis"
+      })
       const id = yield* task.enqueue(undefined, { queue: "d5" })
       yield* Workers.settled(id, "running")
       const startedAt = monotonicMs()
       yield* worker.stop
       assert.isBelow(monotonicMs() - startedAt, 1500)
       assert.strictEqual(yield* Workers.stateOf(id), "running")
+      assert.deepInclude(worker.told("HandlerStuck", id)[0], { reason: "shutdown" })
       yield* Deferred.succeed(gate, undefined)
+      yield* Workers.settled(id, "available")
     }))
 
   it.effect("a job cut on its last attempt has attempts left, and runs on another worker at once", () =>

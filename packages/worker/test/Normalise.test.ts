@@ -119,6 +119,13 @@ describe("normalise", () => {
       assert.strictEqual(after(Exit.die(thrown))?._tag, "Crashed")
     }
     assert.strictEqual(after(Exit.failCause(Cause.interrupt(1)))?._tag, "Crashed")
+    const throws = () => {
+      throw new Error("codec")
+    }
+    const { claim, registration, tracked } = attempt()
+    const definition = { ...task.definition, success: { encode: throws, decode: throws } }
+    const coded = new LocalAttempt(claim, { ...registration, definition }, 30_000, tracked, 0)
+    assert.strictEqual(normalise(coded, Exit.succeed({ n: 1 }))?._tag, "Crashed")
   })
 
   it("a failure that became a defect because a finalizer died behind it stays a failure; two real defects are a crash", () => {

@@ -14,29 +14,15 @@ import {
   StoreUnavailable,
   Task
 } from "@headgate/core"
+import { MAX_EFFECT_KEY_BYTES } from "@headgate/core/Transactional"
 import { Time } from "@headgate/testkit"
 import { Effect, Layer, Schema } from "effect"
 import * as Reactivity from "effect/reactivity/Reactivity"
-import { MAX_EFFECT_KEY_BYTES } from "../src/Once.ts"
 import { MAX_LOST_TRANSACTIONS } from "../src/Transacting.ts"
 import * as Attempts from "./Attempts.ts"
 
 const payload = Schema.Void
 const number = { result: Schema.Number }
-
-/** The application's own table. */
-const ledger = Layer.effectDiscard(
-  Effect.flatMap(PgClient.PgClient, (sql) => sql`CREATE TABLE ledger (entry text NOT NULL)`)
-)
-
-const write = (entry: string) => Effect.flatMap(PgClient.PgClient, (sql) => sql`INSERT INTO ledger VALUES (${entry})`)
-
-const written = (entry: string) =>
-  Effect.flatMap(
-    PgClient.PgClient,
-    (sql) =>
-      Effect.map(sql<{ n: number }>`SELECT count(*)::int AS n FROM ledger WHERE entry = ${entry}`, ([row]) => row?.n)
-  )
 
 /** Ends the server's side of the transaction this runs in, from outside. */
 const killTransaction = Effect.gen(function*() {
@@ -46,18 +32,18 @@ const killTransaction = Effect.gen(function*() {
   yield* outside`SELECT pg_terminate_backend(${row!.pid})`
 }).pipe(Effect.scoped, Effect.provide(Reactivity.layer))
 
-layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })("Once", (it) => {
+layer(Layer.provideMerge(Attempts.ledger, Attempts.layer), { excludeTestServices: true })("Once", (it) => {
   it.effect("a body's writes commit with its record, and later attempts get the recorded answer", () =>
     Effect.gen(function*() {
       const task = Task.make("publish", { payload, steps: ["publish"] })
       const id = yield* task.enqueue(undefined)
       const worker = yield* Attempts.worker()
-      const handler = Effect.flatMap(task.once("publish", Effect.as(write("publish"), 7), number), Effect.fail)
+      const handler = Effect.flatMap(task.once("publish", Effect.as(Attempts.write("publish"), 7), number), Effect.fail)
       const first = yield* worker.run(task, handler)
       yield* Attempts.due()
       const second = yield* worker.run(task, handler)
       assert.deepStrictEqual([first, second].map(({ exit }) => Attempts.failure(exit)), [7, 7])
-      assert.strictEqual(yield* written("publish"), 1)
+      assert.strictEqual(yield* Attempts.written("publish"), 1)
       const checkpoint = yield* (yield* Inspect).checkpoint(id)
       assert.deepStrictEqual(checkpoint?.records.map(({ kind, step }) => [step, kind]), [["publish", "once"]])
     }))
@@ -67,13 +53,16 @@ layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })
       const task = Task.make("rollback", { payload })
       const id = yield* task.enqueue(undefined)
       const worker = yield* Attempts.worker()
-      const { exit } = yield* worker.run(task, Once.run("x", Effect.andThen(write("rollback"), Effect.fail("no"))))
+      const { exit } = yield* worker.run(
+        task,
+        Once.run("x", Effect.andThen(Attempts.write("rollback"), Effect.fail("no")))
+      )
       assert.strictEqual(Attempts.failure(exit), "no")
-      assert.strictEqual(yield* written("rollback"), 0)
+      assert.strictEqual(yield* Attempts.written("rollback"), 0)
       assert.deepStrictEqual((yield* (yield* Inspect).checkpoint(id))?.records, [])
       yield* Attempts.due()
-      yield* worker.run(task, Once.run("x", write("rollback")))
-      assert.strictEqual(yield* written("rollback"), 1)
+      yield* worker.run(task, Once.run("x", Attempts.write("rollback")))
+      assert.strictEqual(yield* Attempts.written("rollback"), 1)
     }))
 
   it.effect("an error of the body that the store could have answered is still the body's", () =>
@@ -93,12 +82,12 @@ layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })
       const ids = yield* task.enqueueAll([undefined, undefined])
       const worker = yield* Attempts.worker()
       let runs = 0
-      const body = Effect.suspend(() => Effect.as(write("shared"), ++runs))
+      const body = Effect.suspend(() => Effect.as(Attempts.write("shared"), ++runs))
       const results = yield* Effect.all(
         [1, 2].map(() => worker.run(task, Once.run("charge", body, { effectKey: "invoice 7", ...number })))
       )
       assert.deepStrictEqual(results.map(({ exit }) => exit._tag === "Success" && exit.value), [1, 1])
-      assert.strictEqual(yield* written("shared"), 1)
+      assert.strictEqual(yield* Attempts.written("shared"), 1)
       const inspect = yield* Inspect
       for (const id of ids) {
         assert.deepStrictEqual((yield* inspect.checkpoint(id))?.records.map(({ step }) => step), ["charge"])
@@ -110,10 +99,10 @@ layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })
       const task = Task.make("own-key", { payload })
       yield* task.enqueueAll([undefined, undefined])
       const worker = yield* Attempts.worker()
-      const handler = Effect.all(["1", "2"].map((key) => Once.run("item", write("own-key"), { key })))
+      const handler = Effect.all(["1", "2"].map((key) => Once.run("item", Attempts.write("own-key"), { key })))
       yield* worker.run(task, handler)
       yield* worker.run(task, handler)
-      assert.strictEqual(yield* written("own-key"), 4)
+      assert.strictEqual(yield* Attempts.written("own-key"), 4)
     }))
 
   it.effect("a lease lost while the body runs leaves nothing of it behind, and ends the attempt", () =>
@@ -125,9 +114,12 @@ layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })
       const { entries, say } = Attempts.log()
       const ran = yield* worker.run(
         task,
-        Effect.andThen(Once.run("x", Effect.andThen(write("lost"), Effect.orDie(control.cancel(id)))), say("went on"))
+        Effect.andThen(
+          Once.run("x", Effect.andThen(Attempts.write("lost"), Effect.orDie(control.cancel(id)))),
+          say("went on")
+        )
       )
-      assert.deepStrictEqual([Attempts.ending(ran), entries, yield* written("lost")], ["lease_lost", [], 0])
+      assert.deepStrictEqual([Attempts.ending(ran), entries, yield* Attempts.written("lost")], ["lease_lost", [], 0])
     }))
 
   it.effect("its mark is durable before the body, and its record carries the next step's: no write between", () =>
@@ -135,12 +127,8 @@ layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })
       const task = Task.make("marked-once", { payload, steps: ["a", "x", "b"] })
       const id = yield* task.enqueue(undefined)
       const worker = yield* Attempts.worker()
-      const inspect = yield* Inspect
       const { entries, say } = Attempts.log()
-      const marked = Effect.flatMap(
-        Effect.orDie(inspect.checkpoint(id)),
-        (checkpoint) => say(checkpoint?.inProgress ?? "none")
-      )
+      const marked = Effect.flatMap(yield* Attempts.markOf(id), say)
       const held = yield* worker.claim(task)
       yield* worker.finish(
         held,
@@ -158,16 +146,18 @@ layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })
       const task = Task.make("unstorable", { payload })
       yield* task.enqueueAll([undefined, undefined])
       const worker = yield* Attempts.worker()
-      const large = Effect.as(write("unstorable"), "x".repeat(MAX_STEP_RESULT_BYTES))
+      const large = Effect.as(Attempts.write("unstorable"), "x".repeat(MAX_STEP_RESULT_BYTES))
       const first = yield* worker.run(task, Once.run("x", large, { result: Schema.String }))
       const second = yield* worker.run(
         task,
-        Once.run("x", Effect.as(write("unstorable"), 1), { result: Schema.Number.check(Schema.isGreaterThan(5)) })
+        Once.run("x", Effect.as(Attempts.write("unstorable"), 1), {
+          result: Schema.Number.check(Schema.isGreaterThan(5))
+        })
       )
       assert.instanceOf(Attempts.failure(first.exit), Invalid)
       assert.instanceOf(Attempts.failure(second.exit), CodecError)
       assert.deepStrictEqual([first, second].map(({ outcome }) => outcome?._tag), ["Fatal", "Fatal"])
-      assert.strictEqual(yield* written("unstorable"), 0)
+      assert.strictEqual(yield* Attempts.written("unstorable"), 0)
     }))
 
   it.effect("inside an open transaction it is refused", () =>
@@ -177,10 +167,10 @@ layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })
       const worker = yield* Attempts.worker()
       const { exit } = yield* worker.run(
         task,
-        Effect.flatMap(PgClient.PgClient, (sql) => sql.withTransaction(Once.run("x", write("foreign"))))
+        Effect.flatMap(PgClient.PgClient, (sql) => sql.withTransaction(Once.run("x", Attempts.write("foreign"))))
       )
       assert.instanceOf(Attempts.failure(exit), ForeignTransaction)
-      assert.strictEqual(yield* written("foreign"), 0)
+      assert.strictEqual(yield* Attempts.written("foreign"), 0)
     }))
 
   it.effect("an effect key that no store could hold is refused, and its step name is still free", () =>
@@ -192,12 +182,12 @@ layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })
         task,
         Effect.gen(function*() {
           for (const effectKey of ["", "a\u0000b", "x".repeat(MAX_EFFECT_KEY_BYTES + 1)]) {
-            assert.instanceOf(yield* Effect.flip(Once.run("x", write("bad-key"), { effectKey })), Invalid)
+            assert.instanceOf(yield* Effect.flip(Once.run("x", Attempts.write("bad-key"), { effectKey })), Invalid)
           }
-          yield* Once.run("x", write("bad-key"), { effectKey: "x".repeat(MAX_EFFECT_KEY_BYTES) })
+          yield* Once.run("x", Attempts.write("bad-key"), { effectKey: "x".repeat(MAX_EFFECT_KEY_BYTES) })
         })
       )
-      assert.deepStrictEqual([exit._tag, yield* written("bad-key")], ["Success", 1])
+      assert.deepStrictEqual([exit._tag, yield* Attempts.written("bad-key")], ["Success", 1])
     }))
 
   it.effect("a transaction that the server ends is run again, and takes effect once", () =>
@@ -207,10 +197,12 @@ layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })
       const worker = yield* Attempts.worker()
       let runs = 0
       const body = Effect.suspend(() =>
-        ++runs === 1 ? Effect.andThen(write("killed"), Effect.orDie(killTransaction)) : write("killed")
+        ++runs === 1
+          ? Effect.andThen(Attempts.write("killed"), Effect.orDie(killTransaction))
+          : Attempts.write("killed")
       )
       const { outcome } = yield* worker.run(task, Once.run("x", body))
-      assert.deepStrictEqual([outcome?._tag, runs, yield* written("killed")], ["Success", 2, 1])
+      assert.deepStrictEqual([outcome?._tag, runs, yield* Attempts.written("killed")], ["Success", 2, 1])
     }))
 
   it.effect("a body too slow for the server each time fails the attempt, which is retried; the lease was held throughout", () =>
@@ -223,7 +215,7 @@ layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })
       const body = Effect.gen(function*() {
         runs++
         const sql = yield* PgClient.PgClient
-        yield* write("too-long")
+        yield* Attempts.write("too-long")
         yield* sql`SET LOCAL idle_in_transaction_session_timeout = '50ms'`
         yield* Effect.sleep(200)
       })
@@ -235,10 +227,10 @@ layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })
         0,
         MAX_LOST_TRANSACTIONS
       ])
-      assert.strictEqual(yield* written("too-long"), 0)
+      assert.strictEqual(yield* Attempts.written("too-long"), 0)
       yield* Attempts.due()
-      const { outcome } = yield* worker.run(task, Once.run("x", write("too-long")))
-      assert.deepStrictEqual([outcome?._tag, yield* written("too-long")], ["Success", 1])
+      const { outcome } = yield* worker.run(task, Once.run("x", Attempts.write("too-long")))
+      assert.deepStrictEqual([outcome?._tag, yield* Attempts.written("too-long")], ["Success", 1])
     }))
 
   it.effect("a transaction that is lost each time, by no fault of its body, costs the job a pause and no attempt", () =>
@@ -273,12 +265,12 @@ layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })
       const task = Task.make("redriven", { payload, maxAttempts: 1 })
       const id = yield* task.enqueue(undefined)
       const worker = yield* Attempts.worker()
-      const handler = Effect.andThen(Once.run("x", write("redriven")), Effect.fail("no"))
+      const handler = Effect.andThen(Once.run("x", Attempts.write("redriven")), Effect.fail("no"))
       yield* worker.run(task, handler)
       const control = yield* Control
       yield* control.retry(JobId.make(id))
       yield* worker.run(task, handler)
-      assert.strictEqual(yield* written("redriven"), 1)
+      assert.strictEqual(yield* Attempts.written("redriven"), 1)
     }))
 
   it.effect("a name recorded by a plain step is not taken for a once", () =>
@@ -288,9 +280,9 @@ layer(Layer.provideMerge(ledger, Attempts.layer), { excludeTestServices: true })
       const worker = yield* Attempts.worker()
       yield* worker.run(task, Effect.andThen(Step.run("x", Effect.void), Effect.fail("later")))
       yield* Attempts.due()
-      yield* worker.run(task, Once.run("x", write("became-once")))
+      yield* worker.run(task, Once.run("x", Attempts.write("became-once")))
       assert.strictEqual((yield* (yield* Inspect).job(id)).state, "undecodable")
       assert.include(yield* Attempts.reason(id), "step x was recorded as a step, and this build runs it as a once")
-      assert.strictEqual(yield* written("became-once"), 0)
+      assert.strictEqual(yield* Attempts.written("became-once"), 0)
     }))
 })

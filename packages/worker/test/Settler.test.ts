@@ -1,5 +1,6 @@
+import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
-import { Control, Leases, Task } from "@headgate/core"
+import { Control, Job, Leases, Task } from "@headgate/core"
 import { Deferred, Effect, Schema } from "effect"
 import * as Workers from "./Workers.ts"
 
@@ -35,7 +36,10 @@ layer(Workers.layer, { excludeTestServices: true })("Settler", (it) => {
       const gate = yield* Deferred.make<void>()
       const { proxy, use } = yield* Workers.throughProxy()
       const worker = yield* use(
-        Workers.start(task.toLayer(() => Deferred.await(gate)), { queues: ["s5"], duties: false })
+        Workers.start(task.toLayer(() => Effect.andThen(Deferred.await(gate), Job.snooze("1 hour"))), {
+          queues: ["s5"],
+          duties: false
+        })
       )
       const id = yield* task.enqueue(undefined, { queue: "s5" })
       yield* Workers.settled(id, "running")
@@ -46,10 +50,31 @@ layer(Workers.layer, { excludeTestServices: true })("Settler", (it) => {
         "the settlement to fail"
       )
       yield* Workers.cancel(id)
-      yield* Control.use((control) => control.delete(id))
+      yield* Control.use((control) => control.remove(id))
       yield* proxy.heal
       yield* Workers.untilTrue(() => worker.told("LeaseLost", id).length === 1, "the loss to be told")
       assert.deepStrictEqual(worker.told("JobEnded", id), [])
+    }))
+
+  it.effect("a job whose row another transaction holds is settled when it lets go, and others do not wait for it", () =>
+    Effect.gen(function*() {
+      const task = Task.make("held", { payload })
+      const sql = yield* PgClient.PgClient
+      const gate = yield* Deferred.make<void>()
+      let starts = 0
+      const handler = task.toLayer(() => Effect.andThen(Effect.sync(() => void starts++), Deferred.await(gate)))
+      const worker = yield* Workers.start(handler, { queues: ["s6"], duties: false })
+      const [held, beside] = yield* task.enqueueAll([undefined, undefined], { queue: "s6" })
+      yield* Workers.untilTrue(() => starts === 2, "two handlers")
+      yield* sql.withTransaction(Effect.gen(function*() {
+        yield* sql`SELECT FROM headgate.job WHERE id = ${held!} FOR UPDATE`
+        yield* Deferred.succeed(gate, undefined)
+        yield* Workers.untilTrue(() => worker.told("JobEnded", beside!).length === 1, "the other to be settled")
+        yield* Effect.sleep(300)
+      }))
+      yield* Workers.settled(held!, "completed")
+      yield* Workers.untilTrue(() => worker.told("JobEnded", held!).length === 1, "the end to be told")
+      assert.deepStrictEqual([starts, worker.told("LeaseLost").length], [2, 0])
     }))
 
   it.effect("what ends during an outage is settled when it is over: one start, nothing charged", () =>

@@ -98,6 +98,16 @@ layer(Attempts.layer, { excludeTestServices: true })("Sleep", (it) => {
       assert.deepStrictEqual(checkpoint?.records.map(({ step }) => step).sort(), ["a", "nap"])
     }))
 
+  it.effect("a job that would wake past its deadline ends there, and is told as archived", () =>
+    Effect.gen(function*() {
+      const task = Task.make("overslept", { payload, deadline: "10 minutes" })
+      const id = yield* task.enqueue(undefined)
+      const worker = yield* Attempts.worker()
+      const ran = yield* worker.run(task, Step.sleep("nap", "1 hour"))
+      assert.deepInclude(ran.attempt.ending, { _tag: "Settled", state: "archived" })
+      assert.strictEqual((yield* (yield* Inspect).job(id)).state, "archived")
+    }))
+
   it.effect("a job that was cancelled does not come back by its sleep", () =>
     Effect.gen(function*() {
       const task = Task.make("cancelled-sleep", { payload })

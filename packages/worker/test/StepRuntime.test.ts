@@ -383,12 +383,8 @@ layer(Attempts.layer, { excludeTestServices: true })("StepRuntime", (it) => {
       const task = Task.make("guessed", { payload, steps: ["a", "b", "c"] })
       const id = yield* task.enqueue(undefined)
       const worker = yield* Attempts.worker()
-      const inspect = yield* Inspect
       const { entries, say } = Attempts.log()
-      const marked = Effect.flatMap(
-        Effect.orDie(inspect.checkpoint(id)),
-        (checkpoint) => say(checkpoint?.inProgress ?? "none")
-      )
+      const marked = Effect.flatMap(yield* Attempts.markOf(id), say)
       yield* worker.run(
         task,
         Effect.gen(function*() {
@@ -450,12 +446,8 @@ layer(Attempts.layer, { excludeTestServices: true })("StepRuntime", (it) => {
             ? Effect.andThen(Deferred.succeed(isHeld, undefined), Effect.andThen(Effect.sleep(30), send(batch)))
             : send(batch)
       })
-      const inspect = yield* Inspect
       const { entries, say } = Attempts.log()
-      const marked = Effect.flatMap(
-        Effect.orDie(inspect.checkpoint(id)),
-        (checkpoint) => say(checkpoint?.inProgress ?? "none")
-      )
+      const marked = Effect.flatMap(yield* Attempts.markOf(id), say)
       yield* worker.run(
         task,
         Effect.gen(function*() {
@@ -489,10 +481,8 @@ layer(Attempts.layer, { excludeTestServices: true })("StepRuntime", (it) => {
       const task = Task.make("nested", { payload })
       const id = yield* task.enqueue(undefined)
       const worker = yield* Attempts.worker()
-      const inspect = yield* Inspect
       const { entries, say } = Attempts.log()
-      const marked = Effect.flatMap(Effect.orDie(inspect.checkpoint(id)), (checkpoint) =>
-        say(checkpoint?.inProgress ?? "none"))
+      const marked = Effect.flatMap(yield* Attempts.markOf(id), say)
       yield* worker.run(
         task,
         Step.run("outer", Effect.andThen(Step.run("inner", marked), marked)).pipe(Effect.andThen(marked))
