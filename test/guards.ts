@@ -139,8 +139,8 @@ export const guards: ReadonlyArray<Guard> = [
   {
     promise: "A once step commits only while its lease is current",
     file: "packages/postgres/src/Transactional.ts",
-    guarded: "    where j.id = $1 and j.lease_id = $2 and j.fence = $3\n    returning j.id, j.fence\n",
-    without: "    where j.id = $1 and $2::uuid is not null and $3::bigint is not null\n    returning j.id, j.fence\n",
+    guarded: "    where j.id = $1 and j.lease_id = $2 and j.fence = $3\n      and (",
+    without: "    where j.id = $1 and $2::uuid is not null and $3::bigint is not null\n      and (",
     test: "packages/postgres/test/Transactional.test.ts",
     title: "a lease lost while the body ran leaves nothing behind"
   },

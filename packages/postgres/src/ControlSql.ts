@@ -8,6 +8,7 @@ import { StoreUnavailable } from "@headgate/core/Refusals"
 import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Reactivity from "effect/reactivity/Reactivity"
 import type * as Scope from "effect/Scope"
@@ -134,6 +135,35 @@ const describe = (error: SqlError.SqlError): string => {
   return cause instanceof Error && cause.message !== "" ? cause.message : error.message
 }
 
+/**
+ * A connection can die in silence. A statement without an answer is given up, as one whose answer was lost, also where
+ * its caller may not be interrupted; the client closes a connection on which it cannot be cancelled either.
+ */
+const answered = <A>(query: Effect.Effect<A, SqlError.SqlError>): Effect.Effect<A, SqlError.SqlError> =>
+  Effect.flatMap(Effect.context<never>(), (context) =>
+    Effect.callback<A, SqlError.SqlError>((resume) => {
+      const fiber = Effect.runForkWith(context)(query)
+      const timer = setTimeout(() => {
+        resume(Effect.fail(silence))
+        fiber.interruptUnsafe()
+      }, longestSilenceMillis)
+      fiber.addObserver((exit) => {
+        clearTimeout(timer)
+        resume(exit)
+      })
+      return Fiber.interrupt(fiber)
+    }))
+
+const longestSilenceMillis = 8000
+
+const silence = new SqlError.SqlError({
+  reason: new SqlError.ConnectionError({
+    cause: undefined,
+    message: "the connection does not answer",
+    operation: "query"
+  })
+})
+
 const make = Effect.gen(function*() {
   const application = yield* PgClient.PgClient
   const settings = yield* PostgresSettings
@@ -145,7 +175,7 @@ const make = Effect.gen(function*() {
   const statement = <Row extends object>(operation: string, sql: string): Statement<Row> => {
     const text = inSchema(settings.schema, sql)
     const fail = toUnavailable(operation)
-    const run = (params: ReadonlyArray<unknown>) => client.unsafe<Row>(text, params)
+    const run = (params: ReadonlyArray<unknown>) => answered(client.unsafe<Row>(text, params))
     const again = (
       params: ReadonlyArray<unknown>,
       left: number

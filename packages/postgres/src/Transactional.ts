@@ -22,13 +22,17 @@ const claimSql = `insert into headgate.effect (key, job_id, step, fence, recorde
 
 const readSql = "select e.result, e.job_id, e.step, e.fence from headgate.effect e where e.key = $1"
 
-/** Verifies and extends the lease, and records the step; with `$8` null the key keeps the result it has. */
+/**
+ * Verifies and extends the lease, and records the step; with `$8` null the key keeps the result it has. A key that this
+ * transaction claimed and that is gone means that the body has rolled back by hand: nothing is recorded.
+ */
 const recordSql = `with held as (
     update headgate.job j set has_steps = true,
       lease_expires_at_ms = greatest(j.lease_expires_at_ms, (select headgate.now_ms()) + $4),
       in_progress_step = case when $7::text is not null then $7 when j.in_progress_step = $5 then null
         else j.in_progress_step end
     where j.id = $1 and j.lease_id = $2 and j.fence = $3
+      and ($9::text is null or exists (select from headgate.effect e where e.key = $9 and e.job_id = $1))
     returning j.id, j.fence
   ), recorded as (
     insert into headgate.step (job_id, fence, step, kind, position, result, recorded_at_ms)
@@ -60,6 +64,7 @@ const make = Effect.gen(function*() {
   const read = run<EffectRow>(readSql)
   const record = run(recordSql)
   const succeed = run<{ state: string }>(successSql)
+  const transactionId = run<{ id: string }>("select pg_current_xact_id()::text as id")
   const state = run<{ state: string }>(stateSql)
   const lockJob = statement("Transactional", lockSql)
   const readEffect = statement<EffectRow>("Transactional.once", readSql)
@@ -75,8 +80,13 @@ const make = Effect.gen(function*() {
   const recordStep = (write: OnceWrite, result: Uint8Array | undefined, key: string | null) =>
     Effect.flatMap(
       record(recordParams(write, result, key)),
-      (rows) => rows.length === 0 ? rejected(write.lease) : Effect.void
+      (rows) => rows.length === 0 ? refused(write, key) : Effect.void
     )
+
+  const refused = Effect.fnUntraced(function*({ lease }: OnceWrite, key: string | null) {
+    const isGone = key !== null && (yield* read([Bind.text(key)])).length === 0
+    return yield* isGone ? rolledBack(ONCE) : rejected(lease)
+  })
 
   /** In doubt the transaction may still be open on the server: its lock on the job's row is waited for. */
   const settled = <A>(lease: LeaseRef, check: Effect.Effect<A, StoreUnavailable>) =>
@@ -122,8 +132,11 @@ const make = Effect.gen(function*() {
       encode: (value: A) => Effect.Effect<{ readonly version: number; readonly bytes: Uint8Array } | undefined, E>
     ) {
       const attempt = Effect.gen(function*() {
+        const [begun] = yield* transactionId([])
         const value = yield* Effect.mapError(body, (error) => new BodyFailure(error))
         const result = yield* Effect.mapError(encode(value), (error) => new BodyFailure(error))
+        const [ended] = yield* transactionId([])
+        if (begun?.id !== ended?.id) return yield* rolledBack(COMPLETE)
         const rows = yield* succeed(successParams([{ lease, result }]))
         if (rows.length === 0) return yield* rejected(lease)
         return value
@@ -186,6 +199,9 @@ const recordParams = (
   Bind.bytea(result ?? null),
   Bind.text(key)
 ]
+
+const rolledBack = (operation: string): Effect.Effect<never, StoreUnavailable> =>
+  new StoreUnavailable({ operation, message: "the body has ended the transaction it runs in" })
 
 const ONCE = "Transactional.once"
 const COMPLETE = "Transactional.complete"

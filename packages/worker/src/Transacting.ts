@@ -24,18 +24,27 @@ export const transact = <A, B, E, E2, R, R2>(
   run: (
     body: Effect.Effect<A, E, R>
   ) => Effect.Effect<B, BodyFailure<E2> | StoreFault | ForeignTransaction, R2>
-): Effect.Effect<B, E2 | ForeignTransaction, R2> => {
+): Effect.Effect<B, E | E2 | ForeignTransaction, R2> => {
   let started = 0
-  const counted = Effect.suspend(() => {
+  let answer: { readonly error: E } | undefined
+  const begun = Effect.suspend(() => {
     started++
+    answer = undefined
     return body
   })
-  const attemptIt = (tries: number): Effect.Effect<B, E2 | ForeignTransaction, R2> =>
+  // A query's fault may be the end of the connection, which is the store's; any other failure is the body's answer.
+  const counted = Effect.tapError(begun, (error) =>
+    Effect.sync(() => {
+      if (!isSqlError(error)) answer = { error }
+    }))
+  const attemptIt = (tries: number): Effect.Effect<B, E | E2 | ForeignTransaction, R2> =>
     Effect.catch(Effect.suspend(() => run(counted)), (fault) => {
       if (fault instanceof BodyFailure) return Effect.fail(fault.error)
       if (fault instanceof LeaseRejected) return loseLease(attempt)
       if (!(fault instanceof StoreUnavailable)) return Effect.fail(fault)
       if (!attempt.isOwned()) return loseLease(attempt)
+      // The body had failed before its rollback did: it is not repeated for that.
+      if (answer !== undefined) return Effect.fail(answer.error)
       if (started >= MAX_LOST_TRANSACTIONS) return giveUp(attempt, fault)
       return Effect.delay(Effect.suspend(() => attemptIt(tries + 1)), backoffMs(tries))
     })
