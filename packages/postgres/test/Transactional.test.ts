@@ -210,6 +210,16 @@ layer(payments.pipe(Layer.provideMerge(Store.layer)), { excludeTestServices: tru
       assert.strictEqual(yield* paid("broken"), 0)
       assert.strictEqual(yield* Store.stateOf("broken"), "running")
     }))
+
+  it.effect("a body that rolls back by hand completes nothing", () =>
+    Effect.gen(function*() {
+      const lease = yield* Store.running({ id: "by-hand" })
+      const sql = yield* PgClient.PgClient
+      const failure = yield* Effect.flip(complete(lease, Effect.andThen(pay("by-hand"), sql`ROLLBACK`)))
+      assert.strictEqual(failure._tag, "StoreUnavailable")
+      assert.strictEqual(yield* paid("by-hand"), 0)
+      assert.strictEqual(yield* Store.stateOf("by-hand"), "running")
+    }))
 })
 
 layer(payments.pipe(Layer.provideMerge(Store.layerBehindNetwork)), { excludeTestServices: true })(
