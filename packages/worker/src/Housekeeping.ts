@@ -56,7 +56,7 @@ const reclaim = ({ duties, reporter, settings }: HousekeepingParts, leaseMs: num
   sweep: Effect.map(duties.reclaimExpired(SWEEP_LIMIT), (reclaimed) => {
     for (const { crashAttempt, jobId, kind, state, worker } of reclaimed) {
       reporter.emit({ _tag: "JobReclaimed", jobId, kind, worker, state })
-      if (state === "quarantined") reporter.emit({ _tag: "JobQuarantined", jobId, kind, crashAttempt })
+      if (state === "quarantined") reporter.quarantined(jobId, kind, crashAttempt)
     }
     return reclaimed.length >= SWEEP_LIMIT ? 0 : Math.min(SWEEP_MS, settings.leaseMs / 4)
   })

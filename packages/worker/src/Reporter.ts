@@ -49,12 +49,19 @@ export class Reporter {
   /** The store has recorded the end. Counted when `flush` is called. */
   settled(attempt: LocalAttempt, outcome: OutcomeName, state: State | "deleted"): void {
     this.ended.set(outcome, (this.ended.get(outcome) ?? 0) + 1)
+    if (state === "quarantined") {
+      this.quarantined(attempt.claim.lease.jobId, attempt.claim.kind, attempt.claim.crashAttempt + 1)
+    }
     if (!this.telemetry.isListening || attempt.startedAt === undefined) return
     const { kind, lease, queue } = attempt.claim
     const durationMs = (attempt.endedAt ?? monotonicMs()) - attempt.startedAt
     this.emit({ _tag: "JobEnded", jobId: lease.jobId, kind, queue, fence: lease.fence, outcome, state, durationMs })
-    if (state !== "quarantined") return
-    this.emit({ _tag: "JobQuarantined", jobId: lease.jobId, kind, crashAttempt: attempt.claim.crashAttempt + 1 })
+  }
+
+  /** Never silent: the job stays where it is until somebody looks at it. */
+  quarantined(jobId: string, kind: string, crashAttempt: number): void {
+    this.emit({ _tag: "JobQuarantined", jobId, kind, crashAttempt })
+    this.warn(`Job ${jobId} of kind ${kind} is quarantined: it crashed ${crashAttempt} times`)
   }
 
   flush(): void {
