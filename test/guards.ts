@@ -54,7 +54,7 @@ export const guards: ReadonlyArray<Guard> = [
     guarded: `select j.id from item i join headgate.job j on j.id = i.job_id and ${lease}`,
     without: "select j.id from item i join headgate.job j on j.id = i.job_id and j.lease_id is not null",
     test: "packages/postgres/test/Leases.test.ts",
-    title: "current leases are extended from the store's now, others are lost and untouched"
+    title: "the same worker's older lease on a job is lost, its newer one is not"
   },
   {
     promise: "A success is accepted from the current holder only",
@@ -93,8 +93,8 @@ export const guards: ReadonlyArray<Guard> = [
     file: "packages/postgres/migrations/0003_settle.sql",
     guarded: "where j.state = 'running' and j.lease_expires_at_ms <= v_now",
     without: "where j.state = 'running'",
-    test: "packages/postgres/test/Leases.test.ts",
-    title: "a reclaim in the middle of a renewal wins or loses as a whole"
+    test: "packages/postgres/test/Duties.test.ts",
+    title: "a sweep takes back the jobs whose lease has run out, and no other"
   },
   {
     promise: "A step's record and mark are accepted from the current holder only",

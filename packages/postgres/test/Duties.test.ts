@@ -276,3 +276,41 @@ layer(Jobs.layer, { excludeTestServices: true })("Duties", (it) => {
       assert.deepStrictEqual(yield* pg`SELECT id FROM headgate.worker`, [{ id: "asleep" }])
     }))
 })
+
+layer(Jobs.layer, { excludeTestServices: true })("Duties.reclaimExpired", (it) => {
+  it.effect("a sweep takes back the jobs whose lease has run out, and no other", () =>
+    Effect.gen(function*() {
+      const duties = yield* Duties
+      const now = yield* Time.freeze()
+      yield* Jobs.seed(
+        { id: "run out", state: "running", fence: 1, lease_expires_at_ms: now },
+        { id: "current", state: "running", fence: 1, lease_expires_at_ms: now + 1 }
+      )
+      const reclaimed = yield* duties.reclaimExpired(10)
+      assert.deepStrictEqual(reclaimed.map(({ crashAttempt, jobId, state }) => [jobId, state, crashAttempt]), [
+        ["run out", "retryable", 1]
+      ])
+      const counters = ["state", "attempt", "crash_attempt", "orphaned", "scheduled_at_ms"]
+      assert.deepStrictEqual(yield* Jobs.columns("run out", ...counters), ["retryable", 0, 1, true, now + 1000])
+      assert.strictEqual(yield* Jobs.stateOf("current"), "running")
+    }))
+
+  it.effect("a sweep leaves what its owner settles or renews at that moment, and takes back the rest", () =>
+    Effect.gen(function*() {
+      const pg = yield* PgClient.PgClient
+      const duties = yield* Duties
+      const now = yield* Time.freeze()
+      const names = ["settled", "renewed", "left alone"]
+      yield* Jobs.seed(...names.map((id) => ({ id, state: "running" as const, fence: 1, lease_expires_at_ms: now })))
+      const reclaimed = yield* pg.withTransaction(Effect.gen(function*() {
+        yield* pg`UPDATE headgate.job SET state = 'completed', lease_id = null, lease_expires_at_ms = null, worker = null
+          WHERE id = 'settled'`
+        yield* pg`UPDATE headgate.job SET lease_expires_at_ms = ${now + 1000} WHERE id = 'renewed'`
+        return yield* duties.reclaimExpired(10)
+      }))
+      assert.deepStrictEqual(reclaimed.map(({ jobId }) => jobId), [Jobs.jobId("left alone")])
+      assert.deepStrictEqual(yield* duties.reclaimExpired(10), [])
+      assert.deepStrictEqual(yield* Jobs.columns("settled", "state", "crash_attempt"), ["completed", 0])
+      assert.deepStrictEqual(yield* Jobs.columns("renewed", "state", "crash_attempt", "fence"), ["running", 0, 1])
+    }))
+})
