@@ -58,7 +58,8 @@ export const awaitEnd = Effect.fnUntraced(function*(
   yield* isOfTask(definition, job)
   if (job.state === "completed") return Option.getOrUndefined(yield* patiently(resultOf(definition, id)))
   const failure = yield* patiently(inspect.failure(job.id))
-  if (job.state === "archived" && failure?.encoded !== undefined) {
+  const isItsError = job.reason === "exhausted" || job.reason === "fatal"
+  if (isItsError && failure?.encoded !== undefined) {
     const error = definition.error.decode(failure.encoded)
     if (Result.isSuccess(error)) return yield* Effect.fail(error.success)
   }

@@ -17,6 +17,8 @@ import { refuseUniqueKey, UNIQUE_REPLACE_ALL } from "./UniqueKey.ts"
 import { MAX_WEIGHT } from "./Weight.ts"
 
 export const MAX_BATCH = 10_000
+/** All payloads of one batch together: 64 MiB. */
+export const MAX_BATCH_PAYLOAD_BYTES = 67_108_864
 export const MAX_PAYLOAD_BYTES = 1_048_576
 export const MAX_ID_BYTES = 128
 export const MAX_PARTITION_KEY_BYTES = 256
@@ -43,16 +45,25 @@ export const validateEnqueue = (
 const refuseBatch = (batch: ReadonlyArray<Envelope>, maxPayloadBytes: number): Invalid | IdConflict | undefined => {
   const seen = batch.length > 1 ? new Set<string>() : undefined
   let index = -1
+  let bytes = 0
   for (const envelope of batch) {
     index++
     const refusal = refuseIdentity(envelope, maxPayloadBytes) ?? refuseRouting(envelope) ?? refuseTimes(envelope) ??
       refuseUnique(envelope) ?? refuseLabels(envelope) ?? refuseOrigin(envelope)
     if (refusal !== undefined) return seen === undefined ? refusal : placed(refusal, index)
+    bytes += envelope.payload.length
+    if (bytes > MAX_BATCH_PAYLOAD_BYTES) return tooManyBytes(batch)
     if (seen === undefined) continue
     if (seen.has(envelope.id)) return new IdConflict({ id: envelope.id, index })
     seen.add(envelope.id)
   }
   return undefined
+}
+
+const tooManyBytes = (batch: ReadonlyArray<Envelope>): Invalid => {
+  const actual = batch.reduce((sum, { payload }) => sum + payload.length, 0)
+  const message = `the payloads of the batch take ${actual} bytes, the limit is ${MAX_BATCH_PAYLOAD_BYTES}`
+  return new Invalid({ field: "batch", message, limit: MAX_BATCH_PAYLOAD_BYTES, actual })
 }
 
 const placed = (refusal: Invalid, index: number): Invalid =>

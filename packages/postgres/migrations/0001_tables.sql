@@ -198,8 +198,8 @@ $$;
 create function headgate.content_fingerprint(p_kind text, p_payload bytea) returns text
 language sql immutable parallel safe as $$
   select encode(substr(sha256(
-    set_byte('\x00000000'::bytea, 0, octet_length(convert_to(p_kind, 'UTF8'))) || convert_to(p_kind, 'UTF8')
-    || set_byte(set_byte(set_byte(set_byte('\x00000000'::bytea,
+    set_byte(decode('00000000', 'hex'), 0, octet_length(convert_to(p_kind, 'UTF8'))) || convert_to(p_kind, 'UTF8')
+    || set_byte(set_byte(set_byte(set_byte(decode('00000000', 'hex'),
       0, octet_length(p_payload) & 255), 1, (octet_length(p_payload) >> 8) & 255),
       2, (octet_length(p_payload) >> 16) & 255), 3, octet_length(p_payload) >> 24)
     || p_payload), 1, 16), 'hex')

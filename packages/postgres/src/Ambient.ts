@@ -1,5 +1,6 @@
 /** Which transaction the calling fiber is in. */
 import type * as PgClient from "@effect/sql-pg/PgClient"
+import { isInTransaction } from "@headgate/core/OpenTransaction"
 import { ForeignTransaction } from "@headgate/core/Refusals"
 import * as Effect from "effect/Effect"
 
@@ -8,10 +9,8 @@ export type Ambient = "none" | "own" | "foreign"
 
 export const ambient = (application: PgClient.PgClient): Effect.Effect<Ambient> =>
   Effect.map(Effect.context<never>(), (context) => {
-    const { mapUnsafe } = context
-    if (mapUnsafe.get(application.transactionService.key) !== undefined) return "own"
-    for (const [key, value] of mapUnsafe) if (key.startsWith(TRANSACTION) && value !== undefined) return "foreign"
-    return "none"
+    if (context.mapUnsafe.get(application.transactionService.key) !== undefined) return "own"
+    return isInTransaction(context) ? "foreign" : "none"
   })
 
 export const foreignTransaction = (operation: string, around: "own" | "foreign" = "foreign"): ForeignTransaction =>
@@ -21,6 +20,3 @@ export const foreignTransaction = (operation: string, around: "own" | "foreign" 
       ? `${operation} was called inside an open transaction: it commits one of its own, which cannot be a part of another`
       : `${operation} was called inside an open transaction of another SQL client than the one the store was given`
   })
-
-/** The prefix of every client's transaction key, see `SqlClient.TransactionConnection`. */
-const TRANSACTION = "effect/sql/SqlClient/TransactionConnection/"

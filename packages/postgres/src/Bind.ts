@@ -1,5 +1,6 @@
 /** Typed array parameters: without a named element type the driver refuses arrays that are empty or all null. */
 import * as PgTypes from "@effect/sql-pg/PgTypes"
+import { isStorableText } from "@headgate/core/Text"
 import * as Result from "effect/Result"
 
 const array = (oid: number) => (values: ReadonlyArray<unknown> | null): PgTypes.Parameter =>
@@ -26,6 +27,8 @@ export const textArrayLiteral = (values: ReadonlyArray<string>): string =>
 export const noTexts: PgTypes.Parameter = array(PgTypes.OID.text)(null)
 export const bool = PgTypes.bool
 export const text = PgTypes.text
+/** An id that no text column can hold is the id of no job: it is looked for as the empty one, which none has. */
+export const id = (value: string): PgTypes.Parameter => text(isStorableText(value) ? value : "")
 export const int = PgTypes.int4
 export const uuid = PgTypes.uuid
 export const bytea = PgTypes.bytea

@@ -39,10 +39,10 @@ const make = Effect.gen(function*() {
 
   return Control.of({
     promote: Effect.fn("Control.promote")(function*(id) {
-      return yield* moved("promote", id, yield* promote([Bind.text(id)]))
+      return yield* moved("promote", id, yield* promote([Bind.id(id)]))
     }),
     cancel: Effect.fn("Control.cancel")(function*(id) {
-      const [row] = yield* cancel([Bind.text(id)])
+      const [row] = yield* cancel([Bind.id(id)])
       if (row === undefined) return yield* new NotFound({ id })
       const isCancelled = row.to_state !== null || (row.from_state === "cancelled" && row.reason === "operator_cancel")
       return isCancelled ? "cancelled" : `already_${row.from_state}` as const
@@ -50,26 +50,26 @@ const make = Effect.gen(function*() {
     retry: Effect.fn("Control.retry")(function*(id, options) {
       const deadline = options?.deadlineAtMs
       yield* checkTime("deadline", deadline ?? 0)
-      const rows = yield* retry([Bind.text(id), deadline !== undefined, Bind.bigint(deadline ?? null)])
+      const rows = yield* retry([Bind.id(id), deadline !== undefined, Bind.bigint(deadline ?? null)])
       if (rows[0]?.refusal === "deadline") return yield* new Invalid({ field: "deadline", message: deadlineRule })
       return yield* returned("retry", id, rows)
     }),
     release: Effect.fn("Control.release")(function*(id) {
-      return yield* returned("release", id, yield* release([Bind.text(id)]))
+      return yield* returned("release", id, yield* release([Bind.id(id)]))
     }),
     reschedule: Effect.fn("Control.reschedule")(function*(id, to) {
       const atMs = "atMs" in to ? to.atMs : undefined
       yield* checkTime("atMs", atMs ?? 0)
-      return yield* moved("reschedule", id, yield* reschedule([Bind.text(id), Bind.bigint(atMs ?? null)]))
+      return yield* moved("reschedule", id, yield* reschedule([Bind.id(id), Bind.bigint(atMs ?? null)]))
     }),
     edit: Effect.fn("Control.edit")(function*(id, { bytes, schemaVersion }) {
       const refusal = refuseInteger("schemaVersion", schemaVersion, 1, MAX_OPAQUE_SCHEMA_VERSION) ??
         refuseBytes("payload", bytes, MAX_PAYLOAD_BYTES)
       if (refusal !== undefined) return yield* refusal
-      return yield* moved("edit", id, yield* edit([Bind.text(id), Bind.bytea(bytes), Bind.int(schemaVersion)]))
+      return yield* moved("edit", id, yield* edit([Bind.id(id), Bind.bytea(bytes), Bind.int(schemaVersion)]))
     }),
     remove: Effect.fn("Control.remove")(function*(id) {
-      return yield* moved("remove", id, yield* remove([Bind.text(id)]))
+      return yield* moved("remove", id, yield* remove([Bind.id(id)]))
     })
   })
 })

@@ -72,6 +72,8 @@ const session = {
   plan_cache_mode: "force_generic_plan",
   enable_seqscan: "off",
   jit: "off",
+  // Every relation is qualified; a function or operator of the user's must not stand in for a built-in one either.
+  search_path: "pg_catalog",
   // A statement that waits for a row takes one of few connections with it.
   lock_timeout: "2s"
 }

@@ -55,38 +55,43 @@ const make = Effect.gen(function*() {
 
   return Inspect.of({
     job: Effect.fn("Inspect.job")(function*(id) {
-      return toSummary(yield* one(id, yield* job([Bind.text(id)])))
+      return toSummary(yield* one(id, yield* job([Bind.id(id)])))
     }),
     attempts: Effect.fn("Inspect.attempts")(function*(id) {
-      const rows = yield* attempts([Bind.text(id)])
+      const rows = yield* attempts([Bind.id(id)])
       yield* one(id, rows)
       return rows.flatMap(toAttempt)
     }),
     checkpoint: Effect.fn("Inspect.checkpoint")(function*(id) {
-      const found = (yield* checkpoints([id])).get(id)
-      if (found === undefined) yield* one(id, yield* exists([Bind.text(id)]))
-      return found
+      yield* one(id, yield* exists([Bind.id(id)]))
+      return (yield* checkpoints([id])).get(id)
     }),
     payload: Effect.fn("Inspect.payload")(function*(id) {
-      return yield* one(id, yield* payload([Bind.text(id)]))
+      return yield* one(id, yield* payload([Bind.id(id)]))
     }),
     result: Effect.fn("Inspect.result")(function*(id) {
-      return toOpaque(yield* one(id, yield* result([Bind.text(id)])))
+      return toOpaque(yield* one(id, yield* result([Bind.id(id)])))
     }),
     failure: Effect.fn("Inspect.failure")(function*(id) {
-      const { encoded, message, tag } = yield* one(id, yield* failure([Bind.text(id)]))
+      const { encoded, message, tag } = yield* one(id, yield* failure([Bind.id(id)]))
       return tag === null ? undefined : { tag, message: message ?? "", encoded: encoded ?? undefined }
     }),
     progress: Effect.fn("Inspect.progress")(function*(id) {
-      return toProgress(yield* one(id, yield* progress([Bind.text(id)])))
+      return toProgress(yield* one(id, yield* progress([Bind.id(id)])))
     }),
     output: Effect.fn("Inspect.output")(function*(id) {
-      const row = yield* one(id, yield* output([Bind.text(id)]))
+      const row = yield* one(id, yield* output([Bind.id(id)]))
       const opaque = toOpaque(row)
       return opaque && { ...opaque, fence: toFence(row.fence), updatedAtMs: Number(row.updated_at_ms) }
     }),
     counts: Effect.fn("Inspect.counts")(function*(queue) {
-      return toCounts(yield* counts([Bind.text(queue ?? null), Bind.int(mostCounted), Bind.int(mostLookedAt)]))
+      return toCounts(
+        yield* counts([
+          queue === undefined ? Bind.text(null) : Bind.id(queue),
+          Bind.int(mostCounted),
+          Bind.int(mostLookedAt)
+        ])
+      )
     }),
     workers: Effect.map(workers([]), (rows) => rows.map(toWorker)).pipe(Effect.withSpan("Inspect.workers")),
     unknownKinds: unknownKinds([]).pipe(Effect.withSpan("Inspect.unknownKinds"))

@@ -4,7 +4,7 @@
  */
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { refuseInteger } from "@headgate/core/Millis"
-import type { Invalid } from "@headgate/core/Refusals"
+import { Invalid } from "@headgate/core/Refusals"
 import type { Store } from "@headgate/core/Store"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -75,6 +75,15 @@ const isSameDatabase = Effect.gen(function*() {
   return yield* new OtherDatabase({ message })
 })
 
+/** Texts of any language are stored: errors, tags, keys. */
+const isUnicode = Effect.gen(function*() {
+  const { client } = yield* ControlSql.ControlSql
+  const [server] = yield* client.unsafe<{ encoding: string }>("select current_setting('server_encoding') as encoding")
+  if (server?.encoding === "UTF8") return
+  const message = `the database has the encoding ${server?.encoding}; the store needs UTF8`
+  return yield* new Invalid({ field: "server_encoding", message })
+})
+
 /** What the pools may open together must fit the server, or some part waits for a connection that never comes. */
 const warnOfBudget = Effect.gen(function*() {
   const { config }: { readonly config: PgClient.PgPoolConfig } = yield* PgClient.PgClient
@@ -107,7 +116,7 @@ const refuseSettings = ({ controlConnections }: PostgresSettings): Invalid | und
 const MAX_CONNECTIONS = 1000
 
 const capabilities = Layer.mergeAll(
-  Layer.effectDiscard(Effect.andThen(isSameDatabase, warnOfBudget)),
+  Layer.effectDiscard(Effect.all([isSameDatabase, isUnicode, warnOfBudget])),
   Gate.layer,
   leases,
   Checkpoints.layer,

@@ -17,8 +17,13 @@ import { checkStep, checkText } from "./Checkpoints.ts"
 import { ControlSql, inSchema, rollbackFaults, toUnavailable } from "./ControlSql.ts"
 import { successParams, successSql } from "./Leases.ts"
 
-const claimSql = `insert into headgate.effect (key, job_id, step, fence, recorded_at_ms)
-  values ($1, $2, $3, $4, headgate.now_ms()) on conflict do nothing returning 1 as one`
+/**
+ * Claims the key. A worker that vanishes without a word leaves its transaction open, and the next owner waiting for the
+ * key: the server ends it once it has been idle for twice the lease, unless a shorter time is set anyway.
+ */
+const claimSql = `with bounded as materialized (${idleLimit("$5")})
+  insert into headgate.effect (key, job_id, step, fence, recorded_at_ms)
+  select $1, $2, $3, $4, headgate.now_ms() from bounded on conflict do nothing returning 1 as one`
 
 const readSql = "select e.result, e.job_id, e.step, e.fence from headgate.effect e where e.key = $1"
 
@@ -106,7 +111,8 @@ const make = Effect.gen(function*() {
           Bind.text(effectKey),
           Bind.text(lease.jobId),
           Bind.text(step),
-          Bind.bigint(lease.fence)
+          Bind.bigint(lease.fence),
+          Bind.text(`${2 * write.leaseMs}ms`)
         ])
         if (claimed.length === 0) {
           const [known] = yield* read([Bind.text(effectKey)])
@@ -199,6 +205,11 @@ const recordParams = (
   Bind.bytea(result ?? null),
   Bind.text(key)
 ]
+
+function idleLimit(limit: string): string {
+  return `select case when current_setting('idle_in_transaction_session_timeout') = '0'
+    then set_config('idle_in_transaction_session_timeout', ${limit}, true) end`
+}
 
 const rolledBack = (operation: string): Effect.Effect<never, StoreUnavailable> =>
   new StoreUnavailable({ operation, message: "the body has ended the transaction it runs in" })

@@ -1,5 +1,6 @@
 /** A step that loops: its body starts from the last position that was stored, and stores a new one as it goes. */
 import type { Codec } from "@headgate/core/Codec"
+import { refuseOpenTransaction } from "@headgate/core/OpenTransaction"
 import { Invalid } from "@headgate/core/Refusals"
 import type { SavePosition, StepCall, StepRefusal } from "@headgate/core/Step"
 import * as Effect from "effect/Effect"
@@ -14,6 +15,7 @@ export const runCursor = Effect.fnUntraced(function*<A, P, E, R>(
   call: CursorCall<A, P>,
   body: CursorBody<A, P, E, R>
 ): Effect.fn.Return<A, E | StepRefusal, R> {
+  yield* refuseOpenTransaction("cursor")
   const { identity, record } = yield* steps.begin(call.name, call.key, "cursor")
   if (record !== undefined) return yield* steps.recorded(identity, record.result, call)
   // A job has room for one position.
@@ -31,6 +33,7 @@ const answer = Effect.fnUntraced(function*<A, P, E, R>(
   const position = yield* startOf(steps, identity, call)
   yield* steps.mark(identity)
   const save: SavePosition<P> = Effect.fnUntraced(function*(next) {
+    yield* refuseOpenTransaction("position")
     if (steps.openCursor !== identity) return yield* ended(identity)
     const bytes = yield* encodeWithin(call.position, next, "position", `the position of cursor ${identity}`)
     yield* steps.write({ cursor: { step: identity, bytes } })

@@ -37,7 +37,7 @@ const commit = Effect.fnUntraced(function*<A, E, R>(
   const { lease } = attempt.claim
   const position = steps.nextPosition()
   const mark = steps.nextMark(identity)
-  const effectKey = call.effectKey ?? `${lease.jobId}/${identity}`
+  const effectKey = call.effectKey ?? `${lease.jobId}${SEPARATOR}${identity}`
   const write = { lease, leaseMs: attempt.leaseMs, step: identity, position, effectKey, mark }
   let sentAt = monotonicMs()
   const done = yield* transact(attempt, body, (body) => {
@@ -51,7 +51,11 @@ const commit = Effect.fnUntraced(function*<A, E, R>(
 
 const refuseEffectKey = (key: string): Invalid | undefined => {
   const actual = utf8Length(key)
-  if (actual >= 1 && actual <= MAX_EFFECT_KEY_BYTES && isStorableText(key)) return undefined
-  const message = `an effect key is 1 to ${MAX_EFFECT_KEY_BYTES} bytes of text without NUL or half a surrogate pair`
+  if (actual >= 1 && actual <= MAX_EFFECT_KEY_BYTES && isStorableText(key) && !key.includes(SEPARATOR)) return undefined
+  const message =
+    `an effect key is 1 to ${MAX_EFFECT_KEY_BYTES} bytes of text without NUL, U+001F or half a surrogate pair`
   return new Invalid({ field: "effectKey", message, limit: MAX_EFFECT_KEY_BYTES, actual })
 }
+
+/** In a key made of a job's id and a step: neither may hold it, nor may a key of the caller's. */
+const SEPARATOR = "\u001f"

@@ -83,23 +83,24 @@ const findRoute = (
   mappings: ReadonlyArray<StepMapping>
 ): ReadonlyArray<StepMapping> | undefined => {
   const first = mappings.filter(({ from }) => isSameSet(from, stored))
-  const search = (
-    names: ReadonlyArray<string>,
-    next: ReadonlyArray<StepMapping>,
-    left: ReadonlyArray<StepMapping>
-  ): ReadonlyArray<StepMapping> | undefined => {
-    const direct = next.find((mapping) => renameAll(names, mapping).every(isDeclared))
-    if (direct !== undefined) return [direct]
-    for (const mapping of next) {
-      const reached = renameAll(names, mapping)
-      const rest = left.filter((other) => other !== mapping)
-      const chain = search(reached, rest.filter(({ from }) => reached.every((name) => from.includes(name))), rest)
-      if (chain !== undefined) return [mapping, ...chain]
-    }
-    return undefined
+  // Breadth first, each mapping and set of names once: the shortest chain, in time that does not explode.
+  const seen = new Set<string>()
+  let routes = first.map((mapping) => ({ chain: [mapping], names: renameAll(stored, mapping) }))
+  while (routes.length > 0) {
+    const found = routes.find(({ names }) => names.every(isDeclared))
+    if (found !== undefined) return found.chain
+    routes = routes.flatMap(({ chain, names }) =>
+      mappings.flatMap((mapping, index) => {
+        const key = `${index} ${[...names].sort().join()}`
+        const follows = !seen.has(key) && !chain.includes(mapping) && names.every((name) => mapping.from.includes(name))
+        if (!follows) return []
+        seen.add(key)
+        return [{ chain: [...chain, mapping], names: renameAll(names, mapping) }]
+      })
+    )
   }
   // A name that is left out and gone is no matter when nothing is stored under it.
-  return search(stored, first, mappings) ?? (first[0] === undefined ? undefined : [first[0]])
+  return first[0] === undefined ? undefined : [first[0]]
 }
 
 const renameAll = (names: ReadonlyArray<string>, { to }: StepMapping): ReadonlyArray<string> => [

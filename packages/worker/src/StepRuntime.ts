@@ -7,6 +7,7 @@
  */
 import type { Checkpoint } from "@headgate/core/Checkpoint"
 import { Output, Progress } from "@headgate/core/Job"
+import { refuseOpenTransaction } from "@headgate/core/OpenTransaction"
 import { Cursor, Once, Step, type StepCall, type StepRefusal } from "@headgate/core/Step"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -69,6 +70,7 @@ const runStep = Effect.fnUntraced(function*<A, E, R>(
   call: StepCall<A>,
   body: Effect.Effect<A, E, R>
 ): Effect.fn.Return<A, E | StepRefusal, R> {
+  yield* refuseOpenTransaction("step")
   const { identity, record } = yield* steps.begin(call.name, call.key, "step")
   if (record !== undefined) return yield* steps.recorded(identity, record.result, call)
   return yield* Effect.onExit(

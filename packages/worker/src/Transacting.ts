@@ -51,10 +51,12 @@ export const transact = <A, B, E, E2, R, R2>(
   return attemptIt(0)
 }
 
-/** Nothing is charged for the store's faults; where the server says that the body took too long, the attempt has failed. */
+/** Nothing is charged for the store's faults; where the body took too long, or ended its transaction, the attempt failed. */
 const giveUp = ({ claim, definition, end }: Attempt, fault: StoreUnavailable): Effect.Effect<never> => {
   const error = storedError(fault)
-  const outcome = isSqlError(fault.cause) && isTooLong(fault.cause)
+  // Without a fault of the database it is the body that ends its own transaction.
+  const isItsOwn = !isSqlError(fault.cause) || isTooLong(fault.cause)
+  const outcome = isItsOwn
     ? Outcome.retry(retryDelayMs(definition.retry, claim.attempt + 1, Math.random()), error)
     : Outcome.notAFailure(streakBackoffMs(claim.streak + 1), error)
   return end({ _tag: "Chosen", outcome })
