@@ -1,6 +1,6 @@
 import { Result } from "effect"
 import { assert, describe, it } from "vitest"
-import { MAX_BATCH, validateEnqueue } from "../src/EnqueueGuard.ts"
+import { MAX_BATCH, MAX_BATCH_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, validateEnqueue } from "../src/EnqueueGuard.ts"
 import { Envelope, type EnvelopeInput } from "../src/Envelope.ts"
 import { fieldsOf, vectors } from "./vectors.ts"
 
@@ -24,6 +24,14 @@ const answer = (batch: ReadonlyArray<Envelope>): Record<string, unknown> | undef
 }
 
 describe("the guard of every door", () => {
+  it("bounds the payloads of a batch together, naming the limit and the size", () => {
+    const payload = new Uint8Array(MAX_PAYLOAD_BYTES)
+    const jobs = (count: number) => Array.from({ length: count }, (_, n) => job({ id: `j${n}`, payload }))
+    assert.isUndefined(answer(jobs(64)))
+    const [limit, actual] = [MAX_BATCH_PAYLOAD_BYTES, 65 * MAX_PAYLOAD_BYTES]
+    assert.deepStrictEqual(answer(jobs(65)), { tag: "Invalid", field: "batch", limit, actual })
+  })
+
   for (const { jobs, name, refused } of cases) {
     it(`${refused === undefined ? "accepts" : "refuses"}: ${name}`, () => {
       // SAFETY: the vectors name fields of an envelope; what does not fit is what the guard is tested with.

@@ -4,6 +4,7 @@ import { Control } from "@headgate/core/Control"
 import { fingerprint } from "@headgate/core/Fingerprint"
 import { Gate } from "@headgate/core/Gate"
 import type { JobId } from "@headgate/core/Ids"
+import { Inspect } from "@headgate/core/Inspect"
 import { Leases } from "@headgate/core/Leases"
 import { success } from "@headgate/core/Outcome"
 import { State } from "@headgate/core/State"
@@ -34,19 +35,28 @@ const inOrder = Effect.fnUntraced(function*(queue: string, capacity = 10) {
 })
 
 layer(Jobs.layer, { excludeTestServices: true })("Control", (it) => {
-  it.effect("an operation on a job that does not exist says so", () =>
+  it.effect("an operation on a job that does not exist says so, also when no job could have the id", () =>
     Effect.gen(function*() {
       const control = yield* Control
-      const nobody = id("nobody")
-      const all: ReadonlyArray<Effect.Effect<unknown, { readonly _tag: string }>> = [
-        control.promote(nobody),
-        control.cancel(nobody),
-        control.retry(nobody),
-        control.release(nobody),
-        control.reschedule(nobody, { behind: true }),
-        control.edit(nobody, { bytes: new Uint8Array(0), schemaVersion: 1 }),
-        control.remove(nobody)
-      ]
+      const inspect = yield* Inspect
+      const all: ReadonlyArray<Effect.Effect<unknown, { readonly _tag: string }>> = ["nobody", "a\u0000b", "\ud83d"]
+        .map(id).flatMap((nobody) => [
+          control.promote(nobody),
+          control.cancel(nobody),
+          control.retry(nobody),
+          control.release(nobody),
+          control.reschedule(nobody, { behind: true }),
+          control.edit(nobody, { bytes: new Uint8Array(0), schemaVersion: 1 }),
+          control.remove(nobody),
+          inspect.job(nobody),
+          inspect.attempts(nobody),
+          inspect.checkpoint(nobody),
+          inspect.payload(nobody),
+          inspect.result(nobody),
+          inspect.failure(nobody),
+          inspect.progress(nobody),
+          inspect.output(nobody)
+        ])
       for (const operation of all) assert.strictEqual((yield* Effect.flip(operation))._tag, "NotFound")
     }))
 

@@ -3,6 +3,7 @@ import { assert, layer } from "@effect/vitest"
 import {
   CodecError,
   Control,
+  Cursor,
   ForeignTransaction,
   Inspect,
   Invalid,
@@ -16,7 +17,7 @@ import {
 } from "@headgate/core"
 import { MAX_EFFECT_KEY_BYTES } from "@headgate/core/Transactional"
 import { Time } from "@headgate/testkit"
-import { Effect, Layer, Schema } from "effect"
+import { Effect, Layer, Predicate, Schema } from "effect"
 import * as Reactivity from "effect/reactivity/Reactivity"
 import { MAX_LOST_TRANSACTIONS } from "../src/Transacting.ts"
 import * as Attempts from "./Attempts.ts"
@@ -171,6 +172,48 @@ layer(Layer.provideMerge(Attempts.ledger, Attempts.layer), { excludeTestServices
       )
       assert.instanceOf(Attempts.failure(exit), ForeignTransaction)
       assert.strictEqual(yield* Attempts.written("foreign"), 0)
+    }))
+
+  it.effect("a step or a cursor inside an open transaction is refused before its body runs, and so is a save", () =>
+    Effect.gen(function*() {
+      const task = Task.make("inside", { payload })
+      yield* task.enqueue(undefined)
+      const worker = yield* Attempts.worker()
+      const pages = { schema: Schema.Int, initial: 0 }
+      const inside = <E, R>(effect: Effect.Effect<unknown, E, R>) =>
+        Effect.flatMap(PgClient.PgClient, (sql) => Effect.flip(sql.withTransaction(effect)))
+      const body = Effect.asVoid(Attempts.write("inside"))
+      const { exit } = yield* worker.run(
+        task,
+        Effect.gen(function*() {
+          const refusals = [
+            yield* inside(Step.run("step", body)),
+            yield* inside(Cursor.run("cursor", pages, () => body)),
+            yield* Effect.flip(Once.run("once", Step.run("step in once", body))),
+            yield* Effect.flip(Cursor.run("open", pages, (_, save) => Effect.asVoid(Effect.flip(inside(save(1))))))
+          ]
+          return refusals.map((refusal) => Predicate.hasProperty(refusal, "field") ? refusal.field : String(refusal))
+        }).pipe(Effect.flatMap((fields) => Effect.fail(fields.join())))
+      )
+      assert.strictEqual(Attempts.failure(exit), "step,cursor,step,position")
+      assert.strictEqual(yield* Attempts.written("inside"), 0)
+    }))
+
+  it.effect("keys made of a job's id and a step do not meet, whatever both hold, and a key of the caller's meets none", () =>
+    Effect.gen(function*() {
+      const task = Task.make("keys", { payload })
+      const worker = yield* Attempts.worker()
+      yield* task.enqueue(undefined, { id: "orders" })
+      yield* worker.run(task, Once.run("eu/send", Attempts.write("keys")))
+      yield* task.enqueue(undefined, { id: "orders/eu" })
+      yield* worker.run(task, Once.run("send", Attempts.write("keys")))
+      assert.strictEqual(yield* Attempts.written("keys"), 2)
+      yield* task.enqueue(undefined)
+      const { exit } = yield* worker.run(
+        task,
+        Once.run("send", Attempts.write("keys"), { effectKey: "orders\u001feu/send" })
+      )
+      assert.deepInclude(Attempts.failure(exit), { _tag: "Invalid", field: "effectKey" })
     }))
 
   it.effect("an effect key that no store could hold is refused, and its step name is still free", () =>

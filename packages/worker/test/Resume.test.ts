@@ -242,6 +242,13 @@ it("a single mapping is preferred to a chain, whatever the order they are given 
   })
 })
 
+it("a long history of mappings without a way out comes to an end", () => {
+  const names = (count: number) => Array.from({ length: count }, (_, n) => `s${n}`)
+  // In every order they could follow one another there would be more chains than anybody can try.
+  const grown = Array.from({ length: 24 }, (_, n) => ({ from: names(n + 1), to: {} }))
+  assert.include(staleReason(plan({ set: ["s0"], done: ["s0"] }, names(25).slice(1), ...grown)), "s0")
+})
+
 it("mappings that lead in a circle end in a stale checkpoint", () => {
   const there = { from: ["a"], to: { a: "b" } }
   const back = { from: ["b"], to: { b: "a" } }
