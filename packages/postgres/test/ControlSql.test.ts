@@ -25,22 +25,29 @@ layer(Control, { excludeTestServices: true })("ControlSql", (it) => {
   it.effect("a statement that loses to a concurrent one is tried again", () =>
     Effect.gen(function*() {
       const { client, statement } = yield* ControlSql
-      yield* client`CREATE SEQUENCE tries`
-      yield* client`CREATE FUNCTION fails(n int, code text) RETURNS int LANGUAGE plpgsql AS $$ BEGIN
-        IF nextval('tries') < n THEN RAISE EXCEPTION 'no' USING ERRCODE = code; END IF; RETURN 1; END $$`
+      yield* client`CREATE SEQUENCE public.tries`
+      yield* client`CREATE FUNCTION public.fails(n int, code text) RETURNS int LANGUAGE plpgsql AS $$ BEGIN
+        IF nextval('public.tries') < n THEN RAISE EXCEPTION 'no' USING ERRCODE = code; END IF; RETURN 1; END $$`
       for (const code of ["40001", "40P01"]) {
-        yield* client`ALTER SEQUENCE tries RESTART`
-        assert.deepStrictEqual(yield* statement("Test", "select fails(4, $1) as n")([code]), [{ n: 1 }])
+        yield* client`ALTER SEQUENCE public.tries RESTART`
+        assert.deepStrictEqual(yield* statement("Test", "select public.fails(4, $1) as n")([code]), [{ n: 1 }])
       }
-      yield* client`ALTER SEQUENCE tries RESTART`
+      yield* client`ALTER SEQUENCE public.tries RESTART`
       assert.strictEqual(
-        (yield* Effect.flip(statement("Test", "select fails(99, '40001')")([])))._tag,
+        (yield* Effect.flip(statement("Test", "select public.fails(99, '40001')")([])))._tag,
         "StoreUnavailable"
       )
       // Inside a transaction a second try could only fail.
-      yield* client`ALTER SEQUENCE tries RESTART`
-      const inside = client.withTransaction(statement("Test", "select fails(4, '40001')")([]))
+      yield* client`ALTER SEQUENCE public.tries RESTART`
+      const inside = client.withTransaction(statement("Test", "select public.fails(4, '40001')")([]))
       assert.strictEqual((yield* Effect.flip(inside))._tag, "StoreUnavailable")
+    }))
+
+  it.effect("a function of the user's does not stand in for a built-in one", () =>
+    Effect.gen(function*() {
+      const { client, statement } = yield* ControlSql
+      yield* client`CREATE FUNCTION public.cardinality(int[]) RETURNS int LANGUAGE sql AS $$ SELECT -1 $$`
+      assert.deepStrictEqual(yield* statement("Test", "select cardinality(array[1, 2]) as n")([]), [{ n: 2 }])
     }))
 
   it.effect("a row that the application holds is waited for a bounded time, then it is a typed failure", () =>
