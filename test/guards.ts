@@ -191,5 +191,21 @@ export const guards: ReadonlyArray<Guard> = [
     without: "",
     test: "packages/postgres/test/Heartbeat.test.ts",
     title: "a lease whose row somebody else holds is not believed longer than the store has it"
+  },
+  {
+    promise: "A step is not recorded inside an open transaction, whose rollback it would outlive",
+    file: "packages/worker/src/StepRuntime.ts",
+    guarded: "  yield* refuseOpenTransaction(\"step\")\n",
+    without: "",
+    test: "packages/worker/test/Once.test.ts",
+    title: "a step or a cursor inside an open transaction is refused before its body runs, and so is a save"
+  },
+  {
+    promise: "Effect keys made of a job's id and a step cannot meet",
+    file: "packages/worker/src/Once.ts",
+    guarded: "${lease.jobId}${SEPARATOR}${identity}",
+    without: "${lease.jobId}/${identity}",
+    test: "packages/worker/test/Once.test.ts",
+    title: "keys made of a job's id and a step do not meet, whatever both hold, and a key of the caller's meets none"
   }
 ]
