@@ -72,6 +72,7 @@ export class Admission {
 
   /** A handler ended. */
   readonly freed = (): void => {
+    this.parts.inFlight.prefetch.freed()
     if (this.isWaitingForRoom) this.nudge.give()
   }
 
@@ -83,9 +84,9 @@ export class Admission {
   /** How long to wait before the next call, unless nudged; 0 to make it now. */
   private pauseMs(now: number): number {
     if (now < this.notBefore) return this.notBefore - now
-    const { concurrency, prefetch } = this.parts.settings
-    const free = this.parts.inFlight.free(now)
-    this.isWaitingForRoom = free < Math.max(1, (concurrency + prefetch) >> 2) &&
+    const { inFlight } = this.parts
+    const free = inFlight.free(now)
+    this.isWaitingForRoom = free < Math.max(1, inFlight.room(now) >> 2) &&
       (free === 0 || !this.parts.settler.isIdle)
     if (this.isWaitingForRoom) return MAX_PAUSE_MS
     return this.isHungry ? 0 : this.nextPollAt - now
@@ -103,6 +104,7 @@ export class Admission {
     return Effect.map(gate.admit({ ...this.request, leaseId, capacity }), ({ claims, expired, more }) => {
       this.unanswered = []
       this.faults = 0
+      inFlight.prefetch.answered(sentAt, monotonicMs())
       outage.succeeded(OPERATION)
       reporter.claimed(claims.length)
       if (expired.length > 0) reporter.emit({ _tag: "JobsExpired", jobIds: expired })

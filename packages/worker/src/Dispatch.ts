@@ -67,8 +67,9 @@ export class Dispatch {
       inFlight.buffer.push(attempt)
     }
     if (this.isDraining) this.handBackBuffer()
-    else this.fill()
-    if (inFlight.buffer.length > 0) this.watchdog.lookBy(receivedAt + settings.leaseMs)
+    // Not at once: the next call of the gate is sent first, and on its way while these run.
+    else setImmediate(this.fill)
+    if (inFlight.buffer.length > 0) this.watchdog.lookBy(receivedAt + inFlight.prefetch.patienceMs)
   }
 
   /** The store says that a lease is no longer current. */
@@ -123,20 +124,21 @@ export class Dispatch {
     for (const attempt of this.parts.inFlight.buffer.splice(0)) this.parts.settler.push(attempt, Outcome.released)
   }
 
-  /** Another worker may have a free slot for what has waited here for a whole lease. */
+  /** Another worker may have a free slot for what has waited here for too long. */
   private handBackOverdue(now: number): void {
-    const { inFlight, settings, settler } = this.parts
+    const { inFlight, settler } = this.parts
+    const { patienceMs } = inFlight.prefetch
     const [oldest] = inFlight.buffer
-    if (oldest === undefined || now - oldest.receivedAt < settings.leaseMs) return
+    if (oldest === undefined || now - oldest.receivedAt < patienceMs) return
     for (const attempt of inFlight.buffer.splice(0)) {
-      if (now - attempt.receivedAt < settings.leaseMs) inFlight.buffer.push(attempt)
+      if (now - attempt.receivedAt < patienceMs) inFlight.buffer.push(attempt)
       else settler.push(attempt, Outcome.released)
     }
-    inFlight.prefetchAfter = now + settings.leaseMs
+    inFlight.prefetch.pause(now)
   }
 
   /** Starts what waits while there are slots. A handler that ends at once frees its slot within the loop. */
-  private fill(): void {
+  private readonly fill = (): void => {
     if (this.isFilling || this.isDraining) return
     this.isFilling = true
     const { inFlight } = this.parts

@@ -1,6 +1,7 @@
 /** What this worker holds now: handlers that run, claims that wait for a slot, and leases not given back yet. */
 import type { JobId, LeaseRef } from "@headgate/core"
 import type { LocalAttempt } from "./Attempt.ts"
+import { MAX_PREFETCH, Prefetch } from "./Prefetch.ts"
 import type { WorkerSettings } from "./WorkerOptions.ts"
 
 export class InFlight {
@@ -11,13 +12,13 @@ export class InFlight {
   /** Leases this process believes in: running, buffered, or waiting for their settlement. */
   held = 0
   zombies = 0
-  /** Claims may be buffered again from this monotonic time on. */
-  prefetchAfter = 0
   private readonly byJob = new Map<JobId, LocalAttempt>()
+  readonly prefetch: Prefetch
   private readonly settings: WorkerSettings
 
   constructor(settings: WorkerSettings) {
     this.settings = settings
+    this.prefetch = new Prefetch(settings)
   }
 
   hold(attempt: LocalAttempt): void {
@@ -44,12 +45,16 @@ export class InFlight {
     return this.running.size < this.settings.concurrency
   }
 
-  /** How many more claims the worker has room for. */
+  /** How many claims one call of the gate may bring: what there is room for, and not more than one settlement is to write. */
   free(now: number): number {
-    const { concurrency, prefetch } = this.settings
-    const ahead = now < this.prefetchAfter ? 0 : prefetch
-    const claims = concurrency + ahead - this.running.size - this.buffer.length
-    return Math.max(0, Math.min(claims, leaseCapacity(this.settings) - this.held))
+    const claims = this.room(now) - this.running.size - this.buffer.length
+    const most = Math.max(this.settings.concurrency, MAX_PREFETCH)
+    return Math.max(0, Math.min(claims, most, leaseCapacity(this.settings) - this.held))
+  }
+
+  /** Slots, and places for claims that wait for one. */
+  room(now: number): number {
+    return this.settings.concurrency + this.prefetch.ahead(now)
   }
 
   get isStuck(): boolean {
@@ -58,4 +63,5 @@ export class InFlight {
 }
 
 /** Room for a second round of claims while the first is being settled. */
-export const leaseCapacity = (settings: WorkerSettings): number => 2 * (settings.concurrency + settings.prefetch)
+export const leaseCapacity = (settings: WorkerSettings): number =>
+  2 * (settings.concurrency + (settings.prefetch ?? MAX_PREFETCH))

@@ -16,7 +16,7 @@ import type { Outage } from "./Outage.ts"
 import { backoffMs } from "./Ownership.ts"
 import type { Reporter } from "./Reporter.ts"
 
-const MAX_SETTLE_BATCH = 1000
+const MAX_SETTLE_BATCH = 2000
 
 interface Ended {
   readonly attempt: LocalAttempt

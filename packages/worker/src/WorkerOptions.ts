@@ -17,9 +17,9 @@ export interface WorkerOptions<Tasks extends AnyTask = never> {
   /** Handlers at a time, 1 to 10,000. Default 100. Short jobs drain faster with more: each call of the store serves more of them. */
   readonly concurrency?: number | undefined
   /**
-   * Jobs claimed beyond `concurrency`, to have the next ones at hand; for short jobs where concurrency must be low.
-   * Their leases are kept like those of running jobs, a drain hands them back, and none waits longer than one lease.
-   * Default 0.
+   * Jobs claimed beyond `concurrency`, to have the next ones at hand. By default the worker chooses by the pace of its
+   * handlers: none for long jobs, up to 1,000 for short ones. Their leases are kept like those of running jobs, a drain
+   * hands them back, and so does a wait of half a second (with a number of your own: of one lease). 0 for none.
    */
   readonly prefetch?: number | undefined
   /** Default 30 s, at least 500 ms. A dead worker's jobs are taken over one lease after its last sign of life. */
@@ -44,7 +44,8 @@ export interface WorkerSettings {
   readonly id: WorkerId
   readonly queues: ReadonlyArray<string> | undefined
   readonly concurrency: number
-  readonly prefetch: number
+  /** Undefined: as many as the handlers' pace asks for. */
+  readonly prefetch: number | undefined
   readonly leaseMs: number
   readonly maxBlockedMs: number
   readonly pollMs: number
@@ -61,7 +62,7 @@ export const settingsOf = <Tasks extends AnyTask>(
 ): Result.Result<WorkerSettings, Invalid> =>
   Result.gen(function*() {
     const concurrency = yield* whole("concurrency", options.concurrency ?? 100, 1)
-    const prefetch = yield* whole("prefetch", options.prefetch ?? 0, 0)
+    const prefetch = options.prefetch === undefined ? undefined : yield* whole("prefetch", options.prefetch, 0)
     const leaseMs = yield* wholeMillis("lease", options.lease ?? "30 seconds", MIN_LEASE_MS)
     const id = options.id ?? defaultId(options.name)
     if (!/^[\x21-\x7e]{1,128}$/.test(id)) {

@@ -16,7 +16,7 @@ layer(Workers.layer, { excludeTestServices: true })("Admission", (it) => {
         Effect.flatMap(Deferred.make<void>(), (gate) => (gates.push(gate), Deferred.await(gate)))
       )
       yield* task.enqueueAll(Array.from({ length: 10 }), { queue: "a1" })
-      yield* Workers.start(handler, { queues: ["a1"], concurrency: 3 })
+      yield* Workers.start(handler, { queues: ["a1"], concurrency: 3, prefetch: 0 })
       yield* Workers.untilTrue(() => gates.length === 3, "three handlers")
       assert.deepStrictEqual(yield* Workers.counts("a1"), { available: 7, running: 3 })
       yield* Deferred.succeed(gates[0]!, undefined)
@@ -63,6 +63,21 @@ layer(Workers.layer, { excludeTestServices: true })("Admission", (it) => {
       yield* Workers.start(handler, { queues: ["a3"] })
       yield* Workers.settled(id!, "completed")
       assert.deepStrictEqual(yield* Workers.counters(id!), { attempt: 0, crashAttempt: 0 })
+    }))
+
+  it.effect("short jobs are claimed ahead of their slots, and handed back soon when the slots stay taken", () =>
+    Effect.gen(function*() {
+      const task = Task.make("pace", { payload: Schema.Boolean })
+      const handler = task.toLayer((isLong) => isLong ? Effect.never : Effect.void)
+      const options = { queues: ["a12"], concurrency: 2, lease: "1 minute", duties: false, shutdownGrace: 0 } as const
+      yield* task.enqueueAll(Array.from({ length: 2000 }, () => false), { queue: "a12", priority: 1 })
+      yield* task.enqueueAll([true, true], { queue: "a12" })
+      const late = yield* task.enqueueAll(Array.from({ length: 200 }, () => false), { queue: "a12" })
+      const first = yield* Workers.start(handler, options)
+      const most = yield* Workers.eventually(first.health, ({ buffered, running }) => buffered > 0 && running === 2)
+      assert.isAbove(most.buffered, 10)
+      yield* Workers.start(handler, options)
+      for (const id of late) yield* Workers.settled(id, "completed")
     }))
 
   it.effect("a claim that passes its deadline while it waits for its slot does not start", () =>

@@ -25,22 +25,21 @@ const taskOf = (setting: Setting) =>
 
 interface WorkerChoice {
   readonly concurrency?: number
-  readonly prefetch?: number
 }
 
 const choices = new Map<string, WorkerChoice>()
 
 const setting = (choice: WorkerChoice, isKept: boolean, workloads: Setting["workloads"]): Setting => {
-  const { concurrency = defaultConcurrency, prefetch = 0 } = choice
+  const { concurrency = defaultConcurrency } = choice
   const capacity = choice.concurrency === undefined ? "default concurrency" : `concurrency ${concurrency}`
-  const name = [capacity, ...(prefetch === 0 ? [] : [`prefetch ${prefetch}`]), ...(isKept ? ["kept"] : [])].join(", ")
+  const name = isKept ? `${capacity}, kept` : capacity
   choices.set(name, choice)
   return {
     name,
     workloads,
-    concurrency: concurrency + prefetch,
+    concurrency,
     isKept,
-    options: { concurrency, prefetch, retention: isKept ? "1 day" : 0 }
+    options: { concurrency, retention: isKept ? "1 day" : 0 }
   }
 }
 
@@ -111,7 +110,7 @@ export const headgate: System = {
     setting({ concurrency: 1000 }, true, ["W2"]),
     setting({ concurrency: 200 }, false, ["W2"]),
     setting({}, false, ["W2"]),
-    setting({ prefetch: 900 }, false, ["W2"])
+    setting({}, true, ["W2"])
   ],
   install: (url) => withStore(url, Effect.void),
   fill,

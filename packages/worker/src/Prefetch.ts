@@ -1,0 +1,49 @@
+/**
+ * How many jobs to claim beyond the free slots: about as many as handlers end while the gate answers, so that short jobs
+ * do not wait for it and long ones are left to others. What waited for a slot too long goes back to the queue, and for as
+ * long again nothing is claimed ahead.
+ */
+import type { WorkerSettings } from "./WorkerOptions.ts"
+
+export class Prefetch {
+  /** Longest wait of a claim for its slot. */
+  readonly patienceMs: number
+  private readonly fixed: number | undefined
+  private target = 0
+  private ended = 0
+  /** When the last answered call of the gate was sent. */
+  private sentAt = 0
+  private pausedUntil = 0
+
+  constructor({ leaseMs, prefetch }: WorkerSettings) {
+    this.fixed = prefetch
+    this.patienceMs = prefetch === undefined ? Math.min(leaseMs, PATIENCE_MS) : leaseMs
+  }
+
+  ahead(now: number): number {
+    return now < this.pausedUntil ? 0 : this.fixed ?? this.target
+  }
+
+  /** A handler ended. */
+  freed(): void {
+    this.ended++
+  }
+
+  /** Little's law: the rate of ends from one call to the next, times how long an answer takes; doubled, for a reserve. */
+  answered(sentAt: number, now: number): void {
+    const answerMs = now - sentAt
+    const cycleMs = Math.max(sentAt - this.sentAt, answerMs)
+    this.target = Math.min(MAX_PREFETCH, Math.floor(2 * this.ended * answerMs / cycleMs))
+    this.ended = 0
+    this.sentAt = sentAt
+  }
+
+  /** A claim waited too long. */
+  pause(now: number): void {
+    this.pausedUntil = now + this.patienceMs
+  }
+}
+
+/** The most it chooses by itself. */
+export const MAX_PREFETCH = 1000
+const PATIENCE_MS = 500

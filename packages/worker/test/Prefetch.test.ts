@@ -1,0 +1,44 @@
+import { assert, describe, it } from "@effect/vitest"
+import { Result } from "effect"
+import { MAX_PREFETCH, Prefetch } from "../src/Prefetch.ts"
+import { settingsOf, type WorkerOptions } from "../src/WorkerOptions.ts"
+
+const make = (options: WorkerOptions = {}) => new Prefetch(Result.getOrThrow(settingsOf(options)))
+
+/** Calls of the gate that take 5 ms, each sent `cycleMs` after the last, while `ended` handlers end between two. */
+const pace = (prefetch: Prefetch, cycleMs: number, ended: number, calls = 3) => {
+  for (let call = 1; call <= calls; call++) {
+    for (let n = 0; n < ended; n++) prefetch.freed()
+    prefetch.answered(call * cycleMs, call * cycleMs + 5)
+  }
+  return prefetch.ahead(calls * cycleMs + 5)
+}
+
+describe("Prefetch", () => {
+  it("nothing is claimed ahead before a handler has ended", () => {
+    assert.strictEqual(make().ahead(0), 0)
+  })
+
+  it("twice what ends while the gate answers is claimed ahead, and not more than a batch", () => {
+    assert.strictEqual(pace(make(), 5, 100), 200)
+    assert.strictEqual(pace(make(), 50, 100), 20)
+    assert.strictEqual(pace(make(), 5, 5000), MAX_PREFETCH)
+  })
+
+  it("handlers that take seconds are claimed nothing ahead", () => {
+    assert.strictEqual(pace(make(), 2000, 100), 0)
+  })
+
+  it("a number of the user's own stands", () => {
+    assert.strictEqual(pace(make({ prefetch: 7 }), 5, 100), 7)
+    assert.strictEqual(pace(make({ prefetch: 0 }), 5, 100), 0)
+  })
+
+  it("after a claim had to be handed back, nothing is claimed ahead for as long as it waited", () => {
+    const prefetch = make()
+    assert.strictEqual(pace(prefetch, 5, 100), 200)
+    prefetch.pause(100)
+    assert.strictEqual(prefetch.ahead(100 + prefetch.patienceMs - 1), 0)
+    assert.strictEqual(prefetch.ahead(100 + prefetch.patienceMs), 200)
+  })
+})
