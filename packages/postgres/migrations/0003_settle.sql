@@ -34,62 +34,56 @@ end $$;
 
 -- Success, the hot path: the row goes, with all that belongs to it, or keeps its result for its retention. Shorter
 -- arrays of versions and results are filled up with nulls. A row that another transaction holds is waited for; with
--- p_wait_ms no longer than that, and then all of it fails (55P03).
+-- p_wait_ms no longer than that, and then all of it fails (55P03). One row without a job id says that all of the jobs
+-- had the same end.
+--
+-- Batches are joined by hash: a look into the index for each job would cost more than its deletion.
 create function headgate.succeed(
   p_jobs text[], p_leases uuid[], p_fences bigint[], p_versions int[], p_results bytea[], p_wait_ms int default null
 ) returns table (job_id text, state text)
-language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_nestloop = off as $$
 declare
   v_now bigint := headgate.now_ms();
-  v_kept_first boolean;
-  v_rows int;
-  v_left int := cardinality(p_jobs);
+  v_all int := cardinality(p_jobs);
   v_gone text[];
-  v_steps text[];
-  v_attempts text[];
-  v_reports text[];
+  v_kept text[];
+  v_traced text[];
 begin
   if p_wait_ms is not null then
     perform set_config('lock_timeout', p_wait_ms::text, true);
   end if;
-  select j.retention_ms > 0 into v_kept_first from headgate.job j where j.id = p_jobs[1];
   for pass in 1..2 loop
-    if (pass = 1) = coalesce(v_kept_first, false) then
-      return query
+    if (pass = 1) = coalesce((select j.retention_ms > 0 from headgate.job j where j.id = p_jobs[1]), false) then
+      with kept as (
         update headgate.job j set state = 'completed', reason = null, result = i.result, result_version = i.version,
           finished_at_ms = v_now, evict_at_ms = v_now + j.retention_ms, last_lease_id = j.lease_id,
           last_worker = j.worker, lease_id = null, lease_expires_at_ms = null, worker = null
-        from (select * from unnest(p_jobs, p_leases, p_fences, p_versions, p_results)
-          as u(job_id, lease_id, fence, version, result) order by u.job_id) i
-        where j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence and j.retention_ms > 0
-        returning j.id, 'completed'::text;
-      get diagnostics v_rows = row_count;
+        from unnest(p_jobs, p_leases, p_fences, p_versions, p_results) as i(job_id, lease_id, fence, version, result)
+        where j.id = any(p_jobs) and j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence
+          and j.retention_ms > 0
+        returning j.id
+      )
+      select array_agg(k.id) into v_kept from kept k;
     else
       with removed as (
-        delete from headgate.job j
-        using (select * from unnest(p_jobs, p_leases, p_fences) as u(job_id, lease_id, fence) order by u.job_id) i
-        where j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence and j.retention_ms = 0
-        returning j.id, j.fence, j.has_steps, j.has_reports
+        delete from headgate.job j using unnest(p_jobs, p_leases, p_fences) as i(job_id, lease_id, fence)
+        where j.id = any(p_jobs) and j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence
+          and j.retention_ms = 0
+        returning j.id, j.has_steps or j.has_reports or j.fence > 1 as is_traced
       )
-      select array_agg(r.id), array_agg(r.id) filter (where r.has_steps), array_agg(r.id) filter (where r.fence > 1),
-        array_agg(r.id) filter (where r.has_reports) into v_gone, v_steps, v_attempts, v_reports from removed r;
-      v_rows := coalesce(cardinality(v_gone), 0);
-      if v_steps is not null then
-        delete from headgate.step s where s.job_id = any(v_steps);
-        update headgate.effect e set recorded_at_ms = v_now where e.job_id = any(v_steps);
+      select array_agg(r.id), array_agg(r.id) filter (where r.is_traced) into v_gone, v_traced from removed r;
+      if v_traced is not null then
+        perform headgate.forget(v_traced);
       end if;
-      if v_attempts is not null then
-        delete from headgate.attempt a where a.job_id = any(v_attempts);
-      end if;
-      if v_reports is not null then
-        delete from headgate.progress p where p.job_id = any(v_reports);
-        delete from headgate.output o where o.job_id = any(v_reports);
-      end if;
-      return query select g.id, 'deleted'::text from unnest(v_gone) g(id);
     end if;
-    v_left := v_left - v_rows;
-    exit when v_left <= 0;
+    if v_all in (cardinality(v_gone), cardinality(v_kept)) then
+      return query select null::text, case when v_kept is null then 'deleted' else 'completed' end;
+      return;
+    end if;
+    exit when v_all = coalesce(cardinality(v_gone), 0) + coalesce(cardinality(v_kept), 0);
   end loop;
+  return query select g.id, 'deleted'::text from unnest(v_gone) g(id);
+  return query select k.id, 'completed'::text from unnest(v_kept) k(id);
 end $$;
 
 -- p_delays: null where the outcome has none. Answers the new state of each job that was held; of the others nothing.

@@ -49,7 +49,7 @@ const make = Effect.gen(function*() {
     "Leases.renew",
     "select * from headgate.renew($1, $2, $3, $4)"
   )
-  const succeed = statement<SettledRow>(SETTLE, `select * from headgate.succeed($1, $2, $3, $4, $5, ${LOCK_WAIT_MS})`)
+  const succeed = statement<SucceededRow>(SETTLE, `select * from headgate.succeed($1, $2, $3, $4, $5, ${LOCK_WAIT_MS})`)
   const settle = statement<SettledRow>(
     SETTLE,
     `select * from headgate.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, ${LOCK_WAIT_MS})`
@@ -71,7 +71,9 @@ const make = Effect.gen(function*() {
   const unanswered = new Unanswered()
 
   const write = (items: ReadonlyArray<Settlement>) =>
-    isSuccess(items[0]) ? succeed(successParams(items.map(toSuccess))) : settle(SettleRows.params(items))
+    isSuccess(items[0])
+      ? Effect.map(succeed(successParams(items.map(toSuccess))), ofEach(items))
+      : settle(SettleRows.params(items))
 
   /** Leaves out what others hold. */
   const writeFree = (items: ReadonlyArray<Settlement>) => {
@@ -196,6 +198,17 @@ class Unanswered {
     if (this.keys.size === 0) return
     for (const { lease } of items) this.keys.delete(keyOfLease(lease))
   }
+}
+
+/** A row without a job id answers for the whole batch. */
+const ofEach = (items: ReadonlyArray<Settlement>) => (rows: ReadonlyArray<SucceededRow>): ReadonlyArray<SettledRow> =>
+  rows.flatMap(({ job_id: jobId, state }) =>
+    jobId === null ? items.map(({ lease }) => ({ job_id: lease.jobId, state })) : [{ job_id: jobId, state }]
+  )
+
+interface SucceededRow {
+  readonly job_id: JobId | null
+  readonly state: SettledRow["state"]
 }
 
 interface SettledRow {
