@@ -59,16 +59,16 @@ export const guards: ReadonlyArray<Guard> = [
   {
     promise: "A success is accepted from the current holder only",
     file: "packages/postgres/migrations/0003_settle.sql",
-    guarded: `where j.id = i.job_id and ${lease} and j.retention_ms > 0`,
-    without: "where j.id = i.job_id and j.lease_id is not null and j.retention_ms > 0",
+    guarded: `and j.id = i.job_id and ${lease}\n          and j.retention_ms > 0`,
+    without: "and j.id = i.job_id and j.lease_id is not null and j.retention_ms > 0",
     test: "packages/postgres/test/Leases.test.ts",
     title: "neither another lease id nor another fence is accepted"
   },
   {
     promise: "The same, where success deletes the job",
     file: "packages/postgres/migrations/0003_settle.sql",
-    guarded: `where j.id = i.job_id and ${lease} and j.retention_ms = 0`,
-    without: "where j.id = i.job_id and j.lease_id is not null and j.retention_ms = 0",
+    guarded: `and j.id = i.job_id and ${lease}\n          and j.retention_ms = 0`,
+    without: "and j.id = i.job_id and j.lease_id is not null and j.retention_ms = 0",
     test: "packages/postgres/test/Leases.test.ts",
     title: "neither another lease id nor another fence is accepted"
   },
