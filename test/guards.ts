@@ -18,7 +18,7 @@ const lease = "j.lease_id = i.lease_id and j.fence = i.fence"
 export const guards: ReadonlyArray<Guard> = [
   {
     promise: "A claim passes over rows that a rival holds, and re-checks what they became",
-    file: "packages/postgres/migrations/0002_admit.sql",
+    file: "packages/postgres/migrations/0004_admit.sql",
     guarded: "        for no key update skip locked\n      ) t;",
     without: "      ) t;",
     test: "packages/postgres/test/Gate.test.ts",
@@ -26,7 +26,7 @@ export const guards: ReadonlyArray<Guard> = [
   },
   {
     promise: "A worker is given no version above its own",
-    file: "packages/postgres/migrations/0002_admit.sql",
+    file: "packages/postgres/migrations/0004_admit.sql",
     guarded: "l.kind = known.kind and l.version <= known.version",
     without: "l.kind = known.kind",
     test: "packages/postgres/test/Gate.test.ts",
@@ -34,7 +34,7 @@ export const guards: ReadonlyArray<Guard> = [
   },
   {
     promise: "A job past its deadline never starts",
-    file: "packages/postgres/migrations/0002_admit.sql",
+    file: "packages/postgres/migrations/0004_admit.sql",
     guarded: "coalesce(j.deadline_at_ms <= v_now, false)",
     without: "false",
     test: "packages/postgres/test/Gate.test.ts",
@@ -42,7 +42,7 @@ export const guards: ReadonlyArray<Guard> = [
   },
   {
     promise: "A worker holds at most one job that ever crashed",
-    file: "packages/postgres/migrations/0002_admit.sql",
+    file: "packages/postgres/migrations/0004_admit.sql",
     guarded: "where r.worker = p_worker and r.state = 'running' and r.crash_attempt > 0\n",
     without: "where false\n",
     test: "packages/postgres/test/Gate.test.ts",
@@ -50,7 +50,7 @@ export const guards: ReadonlyArray<Guard> = [
   },
   {
     promise: "A renewal extends current leases only",
-    file: "packages/postgres/migrations/0003_settle.sql",
+    file: "packages/postgres/migrations/0005_settle.sql",
     guarded: `select j.id from item i join headgate.job j on j.id = i.job_id and ${lease}`,
     without: "select j.id from item i join headgate.job j on j.id = i.job_id and j.lease_id is not null",
     test: "packages/postgres/test/Leases.test.ts",
@@ -58,7 +58,7 @@ export const guards: ReadonlyArray<Guard> = [
   },
   {
     promise: "A success is accepted from the current holder only",
-    file: "packages/postgres/migrations/0003_settle.sql",
+    file: "packages/postgres/migrations/0005_settle.sql",
     guarded: `and j.id = i.job_id and ${lease}\n          and j.retention_ms > 0`,
     without: "and j.id = i.job_id and j.lease_id is not null and j.retention_ms > 0",
     test: "packages/postgres/test/Leases.test.ts",
@@ -66,7 +66,7 @@ export const guards: ReadonlyArray<Guard> = [
   },
   {
     promise: "The same, where success deletes the job",
-    file: "packages/postgres/migrations/0003_settle.sql",
+    file: "packages/postgres/migrations/0005_settle.sql",
     guarded: `and j.id = i.job_id and ${lease}\n          and j.retention_ms = 0`,
     without: "and j.id = i.job_id and j.lease_id is not null and j.retention_ms = 0",
     test: "packages/postgres/test/Leases.test.ts",
@@ -74,7 +74,7 @@ export const guards: ReadonlyArray<Guard> = [
   },
   {
     promise: "Every other outcome, a release among them, is accepted from the current holder only",
-    file: "packages/postgres/migrations/0003_settle.sql",
+    file: "packages/postgres/migrations/0005_settle.sql",
     guarded: `from item i join headgate.job j on j.id = i.job_id and ${lease}\n    where i.outcome`,
     without: "from item i join headgate.job j on j.id = i.job_id and j.lease_id is not null\n    where i.outcome",
     test: "packages/postgres/test/Leases.test.ts",
@@ -82,7 +82,7 @@ export const guards: ReadonlyArray<Guard> = [
   },
   {
     promise: "A job is revoked by its current holder only",
-    file: "packages/postgres/migrations/0003_settle.sql",
+    file: "packages/postgres/migrations/0005_settle.sql",
     guarded: `where j.id = i.job_id and ${lease}\n      returning j.id, j.queue`,
     without: "where j.id = i.job_id and j.lease_id is not null\n      returning j.id, j.queue",
     test: "packages/postgres/test/Leases.test.ts",
@@ -90,7 +90,7 @@ export const guards: ReadonlyArray<Guard> = [
   },
   {
     promise: "A sweep takes back expired leases only, as they are under the row's lock",
-    file: "packages/postgres/migrations/0003_settle.sql",
+    file: "packages/postgres/migrations/0005_settle.sql",
     guarded: "where j.state = 'running' and j.lease_expires_at_ms <= v_now",
     without: "where j.state = 'running'",
     test: "packages/postgres/test/Duties.test.ts",

@@ -2,6 +2,7 @@
  * What telemetry hears. Plain data, made only when somebody listens; nothing to install is the no-op.
  */
 import * as Context from "effect/Context"
+import type { EndedAtGate } from "./Gate.ts"
 import type { InterruptionReason } from "./Leases.ts"
 import type { OutcomeName } from "./Outcome.ts"
 import type { State } from "./State.ts"
@@ -35,6 +36,8 @@ export type Event =
   }
   | { readonly _tag: "JobQuarantined"; readonly jobId: string; readonly kind: string; readonly crashAttempt: number }
   | { readonly _tag: "JobsExpired"; readonly jobIds: ReadonlyArray<string> }
+  /** The gate ended them instead of admitting them, or for a newer one. */
+  | { readonly _tag: "JobsTurnedAway"; readonly jobs: ReadonlyArray<EndedAtGate> }
   | { readonly _tag: "JobsEvicted"; readonly count: number }
   /** A handler has not stopped within the worker's `handlerGrace`: its attempt is settled without it, its slot stays taken. */
   | { readonly _tag: "HandlerStuck"; readonly jobId: string; readonly kind: string; readonly reason: StuckReason }

@@ -11,13 +11,19 @@ import type { StoreUnavailable } from "./Refusals.ts"
 export interface Admission {
   /** In the order they should start. All are owned by the caller from now on. */
   readonly claims: ReadonlyArray<Claim>
-  /**
-   * Jobs that this call met past their deadline or their time in the queue, and archived. The caller tells it, as the
-   * sweep tells what `expireDue` answers.
-   */
-  readonly expired: ReadonlyArray<JobId>
+  /** Jobs that this call ended instead of admitting them. The caller tells it, as the sweep tells what it ends. */
+  readonly ended: ReadonlyArray<EndedAtGate>
   /** The gate stopped at a work budget, not for want of work: ask again at once. */
   readonly more: boolean
+}
+
+/**
+ * `deadline`, `queue_timeout` (too late), `fingerprint` (quarantined), `discarded`, `cancelled_incoming` (its limit was
+ * full), or `superseded`: it ran, and a newer job took its place.
+ */
+export interface EndedAtGate {
+  readonly jobId: JobId
+  readonly reason: "deadline" | "queue_timeout" | "fingerprint" | "discarded" | "cancelled_incoming" | "superseded"
 }
 
 export class Gate extends Context.Service<Gate, {

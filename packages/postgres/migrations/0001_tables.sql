@@ -16,7 +16,15 @@ create table headgate.lane (
   version int not null,
   -- Jobs that crashed before: a worker holds at most one of these at a time.
   suspect boolean not null,
-  unique (queue, kind, version, suspect)
+  -- The only worker that may take from it, or '' for any; with falls_back others may when that one is not alive.
+  worker text collate "C" not null default '',
+  falls_back boolean not null default false,
+  -- Its jobs name a partition other than ''.
+  is_partitioned boolean not null default false,
+  -- The rate classes its jobs are charged to and the keyed limits they count in, sorted. The keys stand in the job.
+  classes text[] collate "C" not null default '{}',
+  limits text[] collate "C" not null default '{}',
+  unique (queue, kind, version, suspect, worker, falls_back, is_partitioned, classes, limits)
 );
 
 create table headgate.job (
@@ -30,6 +38,7 @@ create table headgate.job (
   queue_timeout_ms bigint,
   deadline_at_ms bigint,
   retention_ms bigint not null,
+  fall_back_at_ms bigint,                 -- from then on any worker may have it
   fence bigint not null default 0,
   lane_id int not null,
   schema_version int not null,
@@ -51,6 +60,8 @@ create table headgate.job (
   queue text collate "C" not null,
   state text collate "C" not null,
   partition_key text collate "C" not null default '',
+  -- One key for each class, then for each limit of its lane, in their order, joined by U+001F; '' where all are empty.
+  keys text collate "C" not null default '',
   worker text collate "C",
   last_worker text collate "C",
   reason text collate "C",                -- why it is in its state: exhausted, fatal, skipped, deadline, crash_limit...
@@ -58,6 +69,7 @@ create table headgate.job (
   unique_key bytea,
   headers bytea,                          -- UTF-8 JSON object; null when empty
   tags text[],
+  weights int[],                          -- what it costs each class of its lane; null when it costs 1 each
   step_set text[],                        -- declared step names, sorted; null when none were declared
   in_progress_step text collate "C",
   cursor_step text collate "C",
@@ -78,11 +90,17 @@ create table headgate.job (
   autovacuum_analyze_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0
 );
 
--- Claims: one lane is one range in queue order.
-create index job_ready on headgate.job (lane_id, priority desc, scheduled_at_ms, id) where state = 'available';
+-- Claims: within a lane, jobs of one partition and equal keys are one range in queue order.
+create index job_ready on headgate.job (lane_id, partition_key, keys, priority desc, scheduled_at_ms, id)
+  where state = 'available';
 create index job_due on headgate.job (scheduled_at_ms) where state in ('scheduled', 'retryable');
--- The lease's expiry is left out on purpose: renewals stay heap-only updates, and running rows are few.
-create index job_running on headgate.job (worker, crash_attempt) where state = 'running';
+-- Who holds slots. The lease's expiry is left out on purpose: renewals stay heap-only updates, and running rows are few.
+create index job_running on headgate.job (lane_id, partition_key) where state = 'running';
+create index job_running_keys on headgate.job (lane_id, keys) where state = 'running' and keys <> '';
+create index job_fall_back on headgate.job (fall_back_at_ms) where state = 'available' and fall_back_at_ms is not null;
+create index job_quarantined on headgate.job (fingerprint) where state = 'quarantined';
+-- Jobs of a lane that are unfinished, and neither ready nor running.
+create index job_later on headgate.job (lane_id) where state in ('pending', 'scheduled', 'retryable');
 create index job_deadline on headgate.job (deadline_at_ms)
   where deadline_at_ms is not null and state in ('pending', 'scheduled', 'available', 'retryable', 'running');
 -- The time in the queue ends with the first start: a job that was handed back, and keeps its place, has had it.
@@ -169,21 +187,24 @@ create table headgate.duty (
   holder text collate "C" not null
 );
 
--- The lane for a job that changes lanes (first crash, newer checkpoint). Enqueue resolves lanes set-wise instead.
-create function headgate.lane_for(p_queue text, p_kind text, p_version int, p_suspect boolean) returns int
+-- The lane like p_lane, for a job that changes lanes (first crash, newer checkpoint). Enqueue resolves lanes set-wise.
+create function headgate.lane_for(p_lane int, p_version int, p_suspect boolean) returns int
 language plpgsql volatile as $$
 declare
   v_id int;
 begin
-  select l.id into v_id from headgate.lane l
-    where l.queue = p_queue and l.kind = p_kind and l.version = p_version and l.suspect = p_suspect;
-  if v_id is null then
-    insert into headgate.lane (queue, kind, version, suspect) values (p_queue, p_kind, p_version, p_suspect)
+  for attempt in 1..2 loop
+    select l.id into v_id from headgate.lane o join headgate.lane l
+      on (l.queue, l.kind, l.worker, l.falls_back, l.is_partitioned, l.classes, l.limits)
+        = (o.queue, o.kind, o.worker, o.falls_back, o.is_partitioned, o.classes, o.limits)
+      where o.id = p_lane and l.version = p_version and l.suspect = p_suspect;
+    exit when v_id is not null;
+    insert into headgate.lane (queue, kind, version, suspect, worker, falls_back, is_partitioned, classes, limits)
+      select o.queue, o.kind, p_version, p_suspect, o.worker, o.falls_back, o.is_partitioned, o.classes, o.limits
+      from headgate.lane o where o.id = p_lane
+      -- A rival's row is visible to a new statement only.
       on conflict do nothing;
-    -- A rival's row is visible to a new statement only.
-    select l.id into v_id from headgate.lane l
-      where l.queue = p_queue and l.kind = p_kind and l.version = p_version and l.suspect = p_suspect;
-  end if;
+  end loop;
   return v_id;
 end $$;
 

@@ -21,7 +21,7 @@ const opened = (stepSet: string, version: string): string => `
     step_set = case when ${version} is null then j.step_set else ${stepSet} end,
     checkpoint_version = greatest(j.checkpoint_version, ${version}),
     lane_id = case when ${version} > greatest(j.schema_version, j.checkpoint_version)
-      then headgate.lane_for(j.queue, j.kind, ${version}, j.crash_attempt > 0) else j.lane_id end`
+      then headgate.lane_for(j.lane_id, ${version}, j.crash_attempt > 0) else j.lane_id end`
 
 const written = (
   w: { readonly [K in "leaseMs" | "step" | "mark" | "cursorStep" | "cursor" | "stepSet" | "version"]: string }

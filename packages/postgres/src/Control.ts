@@ -1,4 +1,4 @@
-/** Operator moves, by the functions of `0005_control.sql`: each locks the job, checks its state, and writes. */
+/** Operator moves, by the functions of `0007_control.sql`: each locks the job, checks its state, and writes. */
 import { Control, type Moved } from "@headgate/core/Control"
 import { MAX_PAYLOAD_BYTES } from "@headgate/core/EnqueueGuard"
 import type { JobId } from "@headgate/core/Ids"

@@ -1,6 +1,6 @@
 /**
  * The sweeps and the leases under which one process at a time does them. The sweeps are the functions of
- * `0004_duties.sql`, and `reclaim_expired` of `0003_settle.sql`.
+ * `0006_duties.sql`, and `reclaim_expired` of `0005_settle.sql`.
  */
 import { Duties, type Reclaimed } from "@headgate/core/Duties"
 import type { JobId } from "@headgate/core/Ids"

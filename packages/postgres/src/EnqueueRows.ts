@@ -101,6 +101,7 @@ export const insertSql = `with new as (
       case when t.pending then 'pending' when t.at_ms > t.now then 'scheduled' else 'available' end
     from timed t join headgate.lane l
       on l.queue = t.queue and l.kind = t.kind and l.version = t.version and not l.suspect
+        and l.worker = '' and not l.falls_back and l.is_partitioned = (t.partition_key <> '') and l.classes = '{}' and l.limits = '{}'
     on conflict do nothing
     returning id, state
   ), counted as (

@@ -5,7 +5,7 @@
 import type * as PgTypes from "@effect/sql-pg/PgTypes"
 import type { Checkpoint } from "@headgate/core/Checkpoint"
 import type { AdmitRequest, Claim } from "@headgate/core/Claim"
-import { Gate } from "@headgate/core/Gate"
+import { type EndedAtGate, Gate } from "@headgate/core/Gate"
 import type { Fence, JobId, LeaseId } from "@headgate/core/Ids"
 import { byCodePoint } from "@headgate/core/Text"
 import * as Effect from "effect/Effect"
@@ -18,9 +18,9 @@ import { ControlSql } from "./ControlSql.ts"
 const make = Effect.gen(function*() {
   const { statement } = yield* ControlSql
   const announcer = yield* Announcer
-  const admit = statement<ClaimRow | ExpiredRow>(
+  const admit = statement<ClaimRow | OtherRow>(
     "Gate.admit",
-    "select * from headgate.admit($1, $2, $3, $4, $5, $6, $7)"
+    "select * from headgate.admit($1, $2, $3, $4, $5, $6, $7, $8)"
   )
   const readCheckpoints = CheckpointRows.reader(statement, "Gate.admit")
   const abandon = statement<{ queue: string }>(
@@ -42,14 +42,17 @@ const make = Effect.gen(function*() {
         kinds,
         versions,
         Bind.int(request.capacity),
-        Bind.bigint(request.leaseMs)
+        Bind.bigint(request.leaseMs),
+        Bind.int(request.quantum ?? null)
       ]))
       const claimed = rows.every(isClaim) ? rows : rows.filter(isClaim)
       const resumed = claimed.filter((row) => row.has_checkpoint).map((row) => row.id)
       const checkpoints = resumed.length === 0 ? undefined : yield* readCheckpoints(resumed)
       const claims = inOrder(claimed).map((row) => toClaim(row, request.leaseId, checkpoints?.get(row.id)))
-      const expired = claimed === rows ? [] : rows.filter((row) => row.fence === null).map((row) => row.id)
-      return { claims, expired, more: false }
+      if (claimed === rows) return { claims, ended: [], more: false }
+      const others = rows.flatMap((row) => row.fence === null ? [row] : [])
+      const ended = others.flatMap(({ id, reason }) => id === null ? [] : [{ jobId: id, reason }])
+      return { claims, ended, more: others.some(({ id }) => id === null) }
     }),
     abandon: Effect.fn("Gate.abandon")(function*(leaseId) {
       const rows = yield* abandon([Bind.uuid(leaseId)])
@@ -126,13 +129,14 @@ interface ClaimRow {
   readonly has_checkpoint: boolean
 }
 
-/** A job that was met too late, and archived. */
-interface ExpiredRow {
-  readonly id: JobId
+/** A job that left the queue instead; without an id, the gate stopped at its budget. */
+interface OtherRow {
+  readonly id: JobId | null
   readonly fence: null
+  readonly reason: EndedAtGate["reason"]
 }
 
-const isClaim = (row: ClaimRow | ExpiredRow): row is ClaimRow => row.fence !== null
+const isClaim = (row: ClaimRow | OtherRow): row is ClaimRow => row.fence !== null
 
 const noHeaders: Readonly<Record<string, string>> = {}
 const decoder = new TextDecoder()

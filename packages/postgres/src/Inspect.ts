@@ -137,7 +137,7 @@ const countsSql = `with delayed as (
     select j.state, j.queue from headgate.job j
     where j.state in ('scheduled', 'retryable') order by j.scheduled_at_ms limit $3
   ), running as (
-    select j.queue from headgate.job j where j.state = 'running' order by j.worker, j.crash_attempt limit $3
+    select j.queue from headgate.job j where j.state = 'running' order by j.lane_id, j.partition_key limit $3
   ), kept as (
     select j.state, j.queue from headgate.job j where j.evict_at_ms is not null order by j.evict_at_ms desc limit $3
   ), counted as (

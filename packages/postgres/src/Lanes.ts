@@ -19,10 +19,12 @@ export const make = (statement: ControlSql["Service"]["statement"]): Lanes => {
   const known = new Set<string>()
   const insert = statement(
     "Producer.enqueue",
-    `insert into headgate.lane (queue, kind, version, suspect)
-    select n.queue, n.kind, n.version, false from unnest($1, $2, $3) as n(queue, kind, version)
+    `insert into headgate.lane (queue, kind, version, suspect, is_partitioned)
+    select n.queue, n.kind, n.version, false, n.is_partitioned
+    from unnest($1, $2, $3, $4) as n(queue, kind, version, is_partitioned)
     where not exists (select from headgate.lane l
-      where l.queue = n.queue and l.kind = n.kind and l.version = n.version and not l.suspect)
+      where l.queue = n.queue and l.kind = n.kind and l.version = n.version and l.is_partitioned = n.is_partitioned
+        and not l.suspect)
     order by 1, 2, 3 on conflict do nothing`
   )
   return {
@@ -35,7 +37,8 @@ export const make = (statement: ControlSql["Service"]["statement"]): Lanes => {
         insert([
           Bind.texts(lanes.map(({ queue }) => enqueueQueue(queue))),
           Bind.texts(lanes.map(({ kind }) => kind)),
-          Bind.ints(lanes.map(({ schemaVersion }) => schemaVersion))
+          Bind.ints(lanes.map(({ schemaVersion }) => schemaVersion)),
+          Bind.bools(lanes.map(({ partitionKey }) => partitionKey !== ""))
         ]),
         () => {
           if (known.size + missing.size > MAX_KNOWN) known.clear()
@@ -50,6 +53,7 @@ export const make = (statement: ControlSql["Service"]["statement"]): Lanes => {
 }
 
 /** Neither a queue nor a kind holds a space. */
-const nameOf = ({ kind, queue, schemaVersion }: Envelope): string => `${enqueueQueue(queue)} ${kind} ${schemaVersion}`
+const nameOf = ({ kind, partitionKey, queue, schemaVersion }: Envelope): string =>
+  `${enqueueQueue(queue)} ${kind} ${schemaVersion} ${partitionKey !== ""}`
 
 const MAX_KNOWN = 10_000

@@ -14,7 +14,7 @@ export const makeRemap = ({ client, statement }: ControlSql["Service"]): Checkpo
     "Checkpoints.remap",
     `update headgate.job j set step_set = $4, checkpoint_version = greatest(j.checkpoint_version, $5),
       lane_id = case when $5 > greatest(j.schema_version, j.checkpoint_version)
-        then headgate.lane_for(j.queue, j.kind, $5, j.crash_attempt > 0) else j.lane_id end
+        then headgate.lane_for(j.lane_id, $5, j.crash_attempt > 0) else j.lane_id end
     from (select o.id, o.step_set from headgate.job o where o.id = $1 for no key update) before
     where j.id = before.id and j.lease_id = $2 and j.fence = $3
     returning j.in_progress_step, j.cursor_step, coalesce(before.step_set = $4, false) as is_done`

@@ -134,7 +134,7 @@ layer(Store.layer, { excludeTestServices: true })("Gate", (it) => {
         { id: "suspect", queue: "made-up", kind: "b", priority: -2 }
       )
       yield* sql`UPDATE headgate.job SET crash_attempt = 1,
-        lane_id = headgate.lane_for('made-up', 'b', 1, true) WHERE id = 'suspect'`
+        lane_id = headgate.lane_for(lane_id, 1, true) WHERE id = 'suspect'`
       const ask = { worker: "made-up", queues: ["made-up"], kinds: { a: 1, b: 1 }, capacity: 2 }
       const claims = yield* sql.withTransaction(Effect.gen(function*() {
         yield* sql`SELECT 1 FROM headgate.job WHERE id LIKE 'held-%' FOR UPDATE`
@@ -186,7 +186,7 @@ layer(Store.layer, { excludeTestServices: true })("Gate", (it) => {
       // The places of the late ones go to the next job in the same call.
       const admission = yield* Gate.use((gate) => gate.admit(Store.request({ queues: ["late"], capacity: 1 })))
       assert.deepStrictEqual(ids(admission.claims), ["fine"])
-      assert.deepStrictEqual([...admission.expired].sort(), ["late", "waited"])
+      assert.deepStrictEqual(admission.ended.map(({ jobId }) => jobId).sort(), ["late", "waited"])
       assert.deepStrictEqual(yield* Store.columns("late", "state", "reason", "fence"), ["archived", "deadline", 0])
       assert.deepStrictEqual(yield* Store.columns("waited", "state", "reason", "fence"), [
         "archived",

@@ -44,9 +44,13 @@ export const seed = Effect.fnUntraced(function*(...jobs: ReadonlyArray<Seed>) {
   const rows = jobs.map((job) => ({ ...defaults(job.state ?? "available", now), ...job }))
   yield* pg`INSERT INTO headgate.job SELECT r.* FROM jsonb_array_elements(${pg.json(rows)}) e
     CROSS JOIN LATERAL jsonb_populate_record(null::headgate.job, e) r`
-  yield* pg`UPDATE headgate.job j SET lane_id = headgate.lane_for(
-      j.queue, j.kind, greatest(j.schema_version, j.checkpoint_version), j.crash_attempt > 0)
-    WHERE j.id = ANY(${rows.map(({ id }) => id)})`
+  const ids = rows.map(({ id }) => id)
+  yield* pg`INSERT INTO headgate.lane (queue, kind, version, suspect)
+    SELECT DISTINCT j.queue, j.kind, greatest(j.schema_version, j.checkpoint_version), j.crash_attempt > 0
+    FROM headgate.job j WHERE j.id = ANY(${ids}) ON CONFLICT DO NOTHING`
+  yield* pg`UPDATE headgate.job j SET lane_id = l.id FROM headgate.lane l
+    WHERE j.id = ANY(${ids}) AND l.queue = j.queue AND l.kind = j.kind AND l.suspect = (j.crash_attempt > 0)
+      AND l.version = greatest(j.schema_version, j.checkpoint_version) AND NOT l.is_partitioned`
 })
 
 /** The row of a job as JSON; undefined when it is gone. */
@@ -83,6 +87,7 @@ const defaults = (state: State, now: number): Seed => ({
   kind: "greet",
   queue: "default",
   partition_key: "",
+  keys: "",
   fingerprint: "f",
   payload: "\\x",
   schema_version: 1,

@@ -4,7 +4,7 @@
  * for an announcement, a settlement (which may open a limit) or its timer.
  */
 import type { AdmitRequest, LeaseId } from "@headgate/core"
-import type { Gate } from "@headgate/core/Gate"
+import type { EndedAtGate, Gate } from "@headgate/core/Gate"
 import { monotonicMs } from "@headgate/core/Heartbeat"
 import { LeaseId as LeaseIds } from "@headgate/core/Ids"
 import type { StoreUnavailable } from "@headgate/core/Refusals"
@@ -101,13 +101,13 @@ export class Admission {
     const unanswered = { leaseId, until: sentAt + settings.leaseMs }
     this.isHungry = false
     this.unanswered = [unanswered]
-    return Effect.map(gate.admit({ ...this.request, leaseId, capacity }), ({ claims, expired, more }) => {
+    return Effect.map(gate.admit({ ...this.request, leaseId, capacity }), ({ claims, ended, more }) => {
       this.unanswered = []
       this.faults = 0
       inFlight.prefetch.answered(sentAt, monotonicMs())
       outage.succeeded(OPERATION)
       reporter.claimed(claims.length)
-      if (expired.length > 0) reporter.emit({ _tag: "JobsExpired", jobIds: expired })
+      if (ended.length > 0) tellEnded(reporter, ended)
       if (more || claims.length === capacity) this.isHungry = true
       this.schedulePoll(claims.length > 0)
       dispatch.accept(claims, sentAt)
@@ -135,6 +135,13 @@ export class Admission {
     const pause = Math.min(pollMs, Math.max(MIN_POLL_MS, pollMs / 20) * 2 ** Math.min(this.emptyPolls, 10))
     this.nextPollAt = monotonicMs() + pause * (0.8 + 0.2 * Math.random())
   }
+}
+
+const tellEnded = (reporter: Reporter, ended: ReadonlyArray<EndedAtGate>): void => {
+  const late = ended.filter(({ reason }) => reason === "deadline" || reason === "queue_timeout")
+  const jobs = ended.filter((one) => !late.includes(one))
+  if (late.length > 0) reporter.emit({ _tag: "JobsExpired", jobIds: late.map(({ jobId }) => jobId) })
+  if (jobs.length > 0) reporter.emit({ _tag: "JobsTurnedAway", jobs })
 }
 
 interface Unanswered {

@@ -109,7 +109,7 @@ declare
   v_at bigint := p_at_ms;
   v_job record;
 begin
-  select j.state, j.queue, j.priority, j.scheduled_at_ms into v_job
+  select j.state, j.queue, j.partition_key, j.keys, j.priority, j.scheduled_at_ms into v_job
     from headgate.job j where j.id = p_id for no key update;
   if not found then
     return;
@@ -121,7 +121,8 @@ begin
       select greatest(v_now, max(last.scheduled_at_ms) + 1) into v_at
         from headgate.lane l cross join lateral (
           select j.scheduled_at_ms from headgate.job j
-          where j.lane_id = l.id and j.state = 'available' and j.priority = v_job.priority and j.id <> p_id
+          where j.lane_id = l.id and j.partition_key = v_job.partition_key and j.keys = v_job.keys
+            and j.state = 'available' and j.priority = v_job.priority and j.id <> p_id
           order by j.scheduled_at_ms desc, j.id desc limit 1
         ) last where l.queue = v_job.queue;
       if v_job.state <> 'available' then
@@ -145,7 +146,7 @@ language plpgsql volatile set lock_timeout = '2s' as $$
 declare
   v_job record;
 begin
-  select j.state, j.queue, j.kind, j.crash_attempt, j.checkpoint_version into v_job
+  select j.state, j.queue, j.lane_id, j.crash_attempt, j.checkpoint_version into v_job
     from headgate.job j where j.id = p_id for no key update;
   if not found then
     return;
@@ -156,7 +157,7 @@ begin
     update headgate.job j set payload = p_payload, schema_version = p_schema_version,
       fingerprint = case when j.fingerprint = headgate.content_fingerprint(j.kind, j.payload)
         then headgate.content_fingerprint(j.kind, p_payload) else j.fingerprint end,
-      lane_id = headgate.lane_for(v_job.queue, v_job.kind, greatest(p_schema_version, v_job.checkpoint_version),
+      lane_id = headgate.lane_for(v_job.lane_id, greatest(p_schema_version, v_job.checkpoint_version),
         v_job.crash_attempt > 0)
       where j.id = p_id returning j.state into to_state;
   end if;
@@ -269,7 +270,7 @@ begin
         scheduled_at_ms = v_now, deadline_at_ms = p_deadline_at_ms, streak = 0,
         attempt = case when p_attempts then 0 else j.attempt end,
         crash_attempt = case when p_crashes then 0 else j.crash_attempt end,
-        lane_id = headgate.lane_for(j.queue, j.kind, greatest(j.schema_version, j.checkpoint_version),
+        lane_id = headgate.lane_for(j.lane_id, greatest(j.schema_version, j.checkpoint_version),
           not p_crashes and j.crash_attempt > 0)
         where j.id = p_id;
       return null;

@@ -169,7 +169,7 @@ begin
       scheduled_at_ms = case when m.next_reason is null then m.due_at_ms else j.scheduled_at_ms end,
       finished_at_ms = case when m.next_reason is not null then v_now end,
       lane_id = case when m.outcome = 'crashed' and m.crash_attempt = 0
-        then headgate.lane_for(m.queue, m.kind, greatest(m.schema_version, m.checkpoint_version), true)
+        then headgate.lane_for(j.lane_id, greatest(m.schema_version, m.checkpoint_version), true)
         else j.lane_id end,
       crashes_by_step = case when m.outcome = 'crashed' and m.in_progress_step is not null
         then headgate.count_crash(j.crashes_by_step, m.in_progress_step) else j.crashes_by_step end,
@@ -209,7 +209,7 @@ begin
       j.crash_attempt + 1 as next_crash, j.crash_limit, greatest(j.schema_version, j.checkpoint_version) as version,
       v_now + headgate.crash_backoff_ms(j.crash_attempt + 1) as due_at_ms
     from headgate.job j where j.state = 'running' and j.lease_expires_at_ms <= v_now
-    order by j.worker, j.crash_attempt limit p_limit for no key update skip locked
+    order by j.lane_id, j.partition_key limit p_limit for no key update skip locked
   ), moved as (
     select h.*, case when h.next_crash >= h.crash_limit then 'crash_limit'
       when h.deadline_at_ms <= h.due_at_ms then 'deadline' end as next_reason
@@ -222,7 +222,7 @@ begin
       finished_at_ms = case when m.next_reason is not null then v_now end,
       scheduled_at_ms = case when m.next_reason is null then m.due_at_ms else j.scheduled_at_ms end,
       crash_attempt = m.next_crash, streak = 0, orphaned = true,
-      lane_id = headgate.lane_for(m.queue, m.kind, m.version, true),
+      lane_id = headgate.lane_for(j.lane_id, m.version, true),
       crashes_by_step = case when m.in_progress_step is null then j.crashes_by_step
         else headgate.count_crash(j.crashes_by_step, m.in_progress_step) end,
       last_lease_id = null, last_worker = j.worker, lease_id = null, lease_expires_at_ms = null, worker = null

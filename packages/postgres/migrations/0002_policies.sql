@@ -1,0 +1,116 @@
+-- What an operator, or code at its start, may set; read by the gate in every call. A name that has no row is not limited.
+-- `declared` is what code last asked for, as JSON: code is obeyed when it changes, and an operator in between.
+
+create table headgate.queue (
+  name text collate "C" not null primary key,
+  weight int not null default 1 check (weight between 1 and 1000),
+  is_strict boolean not null default false, -- served before all that are not
+  quantum int check (quantum between 1 and 10000), -- jobs of one partition in a round; null: by what each has in flight
+  is_paused boolean not null default false,
+  max_unfinished_jobs bigint check (max_unfinished_jobs >= 0),
+  declared text
+);
+
+create table headgate.partition (
+  queue text collate "C" not null,
+  partition_key text collate "C" not null,
+  quantum int check (quantum between 1 and 10000),
+  is_paused boolean not null default false,
+  primary key (queue, partition_key)
+);
+
+create table headgate.kind (
+  name text collate "C" not null primary key,
+  is_paused boolean not null default false
+);
+
+-- A budget of `rate_limit` a window, refilled evenly, of which at most `burst` can be saved.
+create table headgate.rate_class (
+  name text collate "C" not null primary key,
+  rate_limit bigint not null check (rate_limit between 1 and 1000000000),
+  window_ms bigint not null check (window_ms between 1 and 86400000),
+  burst bigint not null check (burst between 1 and 1000000000),
+  is_paused boolean not null default false,
+  declared text
+);
+
+create table headgate.concurrency_limit (
+  name text collate "C" not null primary key,
+  scope text collate "C" not null check (scope in ('queue', 'partition', 'kind', 'key')),
+  -- The queue (also of scope partition) or the kind; '' for scope key, which jobs name themselves.
+  subject text collate "C" not null,
+  max_concurrent int not null check (max_concurrent between 0 and 1000000),
+  on_saturated text collate "C" not null default 'queue'
+    check (on_saturated in ('queue', 'discard', 'cancel_incoming', 'cancel_running')),
+  is_paused boolean not null default false,
+  declared text,
+  check ((scope = 'key') = (subject = ''))
+);
+
+create table headgate.setting (
+  name text collate "C" not null primary key,
+  value bigint not null
+);
+
+-- The rest is written by the store itself.
+
+-- Whose turn it is in a queue. `served` counts claims, in millionths divided by the weight, while queues compete.
+create table headgate.queue_turn (
+  served bigint not null default 0,
+  remaining int not null default 0,       -- of the turn of partition_key; 0: the next partition's turn
+  queue text collate "C" not null primary key,
+  partition_key text collate "C" not null default ''
+) with (fillfactor = 50);
+
+-- One bucket a class and key; without a row it is full. A unit is 1 / window_ms of a token, so that refill is exact:
+-- rate_limit units a millisecond.
+create table headgate.bucket (
+  units bigint not null,
+  at_ms bigint not null,
+  closed_until_ms bigint not null default 0,
+  class text collate "C" not null,
+  key text collate "C" not null,
+  primary key (class, key)
+) with (fillfactor = 50);
+
+-- Crashes of jobs with equal content. Closed ones are not admitted until an operator releases them.
+create table headgate.strike (
+  strikes int not null,
+  last_at_ms bigint not null,
+  closed_at_ms bigint,
+  fingerprint text collate "C" not null primary key,
+  kind text collate "C" not null,
+  last_job_id text collate "C" not null,
+  by_step jsonb
+);
+create index strike_closed on headgate.strike (closed_at_ms) where closed_at_ms is not null;
+
+-- Times in which the gate held a job, found by a sweep. An open one has no end.
+create table headgate.hold (
+  from_ms bigint not null,
+  until_ms bigint,
+  job_id text collate "C" not null,
+  blocked_by text collate "C" not null,
+  detail text,
+  primary key (job_id, from_ms)
+);
+create index hold_open on headgate.hold (job_id) where until_ms is null;
+
+create function headgate.setting(p_name text, p_default bigint) returns bigint language sql stable as $$
+  select coalesce((select s.value from headgate.setting s where s.name = p_name), p_default)
+$$;
+
+-- The units in a bucket now.
+create function headgate.refilled(
+  p_units bigint, p_at_ms bigint, p_now bigint, p_rate_limit bigint, p_window_ms bigint, p_burst bigint
+) returns bigint language sql immutable parallel safe as $$
+  select case when p_units is null then p_burst * p_window_ms
+    -- What is missing may be refilled by now: a product beyond bigint is never made.
+    when p_now - p_at_ms >= (p_burst * p_window_ms - p_units) / p_rate_limit + 1 then p_burst * p_window_ms
+    else p_units + greatest(p_now - p_at_ms, 0) * p_rate_limit end
+$$;
+
+-- The n-th key of a job.
+create function headgate.key_at(p_keys text, p_place int) returns text language sql immutable parallel safe as $$
+  select split_part(p_keys, chr(31), p_place)
+$$;

@@ -1,0 +1,287 @@
+-- The gate. admit() answers "what may this worker run now?" in one call:
+--   open_lanes     which lanes this worker can take from now (queue, kind, version, switches), and at most one suspect;
+--   queue_shares   how much of the free capacity each queue gets, where several have work;
+--   take, or draw  the jobs themselves, locked, passing over what rivals hold: from the heads of a queue's lanes where
+--                  no policy applies, by draw() where one does;
+--   claim          the lease written on exactly the rows taken. What waited past its deadline or its time in the queue,
+--                  or whose fingerprint is closed, leaves the queue instead, and its place goes to the next job.
+-- Rounds are repeated while there is room and one of them may have left something.
+
+-- How much of the capacity each lane gets. Each lane shows its head up to a number of jobs; a lane that wins all it has
+-- shown may hold more winners, so it shows more and the draw is repeated.
+create function headgate.share(p_lanes int[], p_suspects boolean[], p_capacity int)
+returns table (lanes int[], shares int[])
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+declare
+  v_shown int[];
+  v_more boolean;
+begin
+  select array_agg(case when s then 1 else least(p_capacity, 2 * p_capacity / cardinality(p_lanes) + 2) end order by n)
+    into v_shown from unnest(p_suspects) with ordinality u(s, n);
+  loop
+    select array_agg(w.lane_id), array_agg(w.won) into lanes, shares from (
+      select n.lane_id, count(*)::int as won from (
+        select head.* from unnest(p_lanes, v_shown) lane(id, shown)
+        cross join lateral (
+          select j.lane_id, j.priority, j.scheduled_at_ms, j.id from headgate.job j
+          where j.lane_id = lane.id and j.partition_key = '' and j.keys = '' and j.state = 'available'
+          order by j.priority desc, j.scheduled_at_ms, j.id limit lane.shown
+        ) head
+        order by head.priority desc, head.scheduled_at_ms, head.id limit p_capacity
+      ) n group by n.lane_id
+    ) w;
+    exit when lanes is null;
+
+    select array_agg(case when w.won = l.shown and not l.suspect then least(p_capacity, 8 * l.shown) else l.shown end
+        order by l.n), bool_or(w.won = l.shown and l.shown < p_capacity and not l.suspect)
+      into v_shown, v_more
+      from unnest(p_lanes, p_suspects, v_shown) with ordinality l(id, suspect, shown, n)
+      left join unnest(lanes, shares) w(lane_id, won) on w.lane_id = l.id;
+    exit when not coalesce(v_more, false);
+  end loop;
+  if lanes is not null then
+    return next;
+  end if;
+end $$;
+
+-- Of the lanes of suspects at most one stays: that of the job which is first in the queue, and none while the worker
+-- holds one already. Two calls of one worker must not take a suspect each: the lock makes them see one another.
+create function headgate.one_suspect(p_worker text, p_lanes int[], p_suspects boolean[])
+returns table (lanes int[], suspects boolean[])
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+declare
+  v_lane int;
+begin
+  if pg_try_advisory_xact_lock(hashtextextended('headgate suspect ' || p_worker, 0)) and not exists (
+    select from headgate.job r where r.worker = p_worker and r.state = 'running'
+      and r.lane_id in (select l.id from headgate.lane l where l.suspect)
+  ) then
+    select head.lane_id into v_lane from unnest(p_lanes, p_suspects) lane(id, suspect)
+      cross join lateral (
+        select j.lane_id, j.priority, j.scheduled_at_ms, j.id from headgate.job j
+        where j.lane_id = lane.id and j.state = 'available'
+        order by j.priority desc, j.scheduled_at_ms, j.id limit 1
+      ) head
+      where lane.suspect order by head.priority desc, head.scheduled_at_ms, head.id limit 1;
+  end if;
+  select array_agg(l.id), array_agg(l.suspect) into lanes, suspects
+    from unnest(p_lanes, p_suspects) l(id, suspect) where not l.suspect or l.id = v_lane;
+  return next;
+end $$;
+
+-- How much of the capacity each queue gets, of those that have a ready job. Strict ones go first, the heaviest before the
+-- others, each until it is empty. The rest share by weight (virtual-time fair queuing): the next job always comes from the
+-- queue that was served least for its weight, by name where several were. What a queue could not use is nobody's debt:
+-- none is further behind the most served than one job.
+create function headgate.queue_shares(p_lanes int[], p_queues text[], p_capacity int)
+returns table (queue text, share int)
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+declare
+  v_scale constant bigint := 1000000;
+  v_queues text[];
+begin
+  v_queues := array(select distinct l.queue from unnest(p_lanes, p_queues) l(id, queue)
+    where exists (select from headgate.job j where j.lane_id = l.id and j.state = 'available') order by l.queue);
+  if cardinality(v_queues) > 1 then
+    select array[q.name] into v_queues from headgate.queue q where q.name = any(v_queues) and q.is_strict
+      order by q.weight desc, q.name limit 1;
+    v_queues := coalesce(v_queues, array(select distinct l.queue from unnest(p_lanes, p_queues) l(id, queue)
+      where exists (select from headgate.job j where j.lane_id = l.id and j.state = 'available') order by l.queue));
+  end if;
+  if cardinality(v_queues) < 2 then
+    return query select q.name, p_capacity from unnest(v_queues) q(name);
+    return;
+  end if;
+  insert into headgate.queue_turn (queue) select q.name from unnest(v_queues) q(name)
+    where not exists (select from headgate.queue_turn t where t.queue = q.name) order by 1 on conflict do nothing;
+  perform from headgate.queue_turn t where t.queue = any(v_queues) order by t.queue for update;
+  update headgate.queue_turn t set served = most.served - v_scale
+    from (select max(m.served) as served from headgate.queue_turn m where m.queue = any(v_queues)) most
+    where t.queue = any(v_queues) and t.served < most.served - v_scale;
+  return query
+    select n.queue, count(*)::int from (
+      select t.queue from headgate.queue_turn t
+      left join headgate.queue q on q.name = t.queue
+      cross join generate_series(1, p_capacity) n
+      where t.queue = any(v_queues)
+      order by t.served + n * v_scale / coalesce(q.weight, 1), t.queue limit p_capacity
+    ) n group by n.queue order by n.queue;
+end $$;
+
+-- Jobs of lanes without policies, in queue order over all of them. A lane that gave less than its share is dry, and so
+-- is one that gave a suspect.
+create function headgate.take(
+  p_lanes int[], p_suspects boolean[], p_capacity int, p_now bigint,
+  out taken text[], out late text[], out closed text[], out dry int[]
+) language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+declare
+  v_has_closed boolean := exists (select from headgate.strike s where s.closed_at_ms is not null);
+  v_lanes int[] := p_lanes;
+  v_shares int[];
+begin
+  if cardinality(p_lanes) = 1 then
+    v_shares := array[case when p_suspects[1] then 1 else p_capacity end];
+  else
+    select s.lanes, s.shares into v_lanes, v_shares from headgate.share(p_lanes, p_suspects, p_capacity) s;
+  end if;
+  with head as materialized (
+    select lane.id as lane_id, t.*
+    from unnest(v_lanes, v_shares) lane(id, share)
+    cross join lateral (
+      select j.id, headgate.is_late(j, p_now) as is_late,
+        v_has_closed and headgate.is_closed(j.fingerprint) as is_closed
+      from headgate.job j
+      where j.lane_id = lane.id and j.partition_key = '' and j.keys = '' and j.state = 'available'
+      order by j.priority desc, j.scheduled_at_ms, j.id limit lane.share
+      for no key update skip locked
+    ) t
+  )
+  select array_agg(h.id) filter (where not h.is_late and not h.is_closed), array_agg(h.id) filter (where h.is_late),
+      array_agg(h.id) filter (where h.is_closed and not h.is_late),
+      array(select s.id from unnest(v_lanes, v_shares) s(id, share)
+        left join (select n.lane_id, count(*) as jobs from head n group by n.lane_id) given on given.lane_id = s.id
+        where coalesce(given.jobs, 0) < s.share
+          or given.jobs > 0 and s.id in (select l.id from unnest(p_lanes, p_suspects) l(id, suspect) where l.suspect))
+    into taken, late, closed, dry from head h;
+end $$;
+
+-- A row of an answer. Without a fence it is no claim: the job left the queue, and `reason` says why. Without a job too it
+-- says that the call stopped at its budget of groups to look at, and another call would see more.
+create type headgate.admission as (
+  id text, fence bigint, kind text, schema_version int, queue text, partition_key text, payload bytea,
+  priority smallint, attempt int, max_attempts int, crash_attempt int, streak int, enqueued_at_ms bigint, scheduled_at_ms bigint,
+  claimed_at_ms bigint, timeout_ms bigint, deadline_at_ms bigint, retention_ms bigint, headers bytea,
+  has_checkpoint boolean, reason text
+);
+
+create function headgate.admit(
+  p_worker text, p_lease_id uuid, p_queues text[], p_kinds text[], p_versions int[], p_capacity int, p_lease_ms bigint,
+  p_quantum int default null
+) returns setof headgate.admission language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+declare
+  v_now bigint := headgate.now_ms();
+  v_free int := p_capacity;
+  v_visits int := 1000;   -- groups of jobs looked at under policies, in the whole call
+  v_lanes int[];
+  v_lane_queues text[];
+  v_suspects boolean[];
+  v_gated text[];         -- the queues where a policy applies
+  v_queues text[];
+  v_shares int[];
+  v_own int[];
+  v_own_suspects boolean[];
+  v_dry int[];
+  v_taken text[];
+  v_late text[];
+  v_closed text[];
+  v_ended text[];
+  v_superseded text[];
+  v_visited int;
+  v_is_round boolean;
+  v_count int;
+begin
+  select array_agg(l.id), array_agg(l.queue), array_agg(l.suspect),
+      array_agg(distinct l.queue) filter (where l.is_gated)
+    into v_lanes, v_lane_queues, v_suspects, v_gated
+    from headgate.open_lanes(p_worker, p_queues, p_kinds, p_versions, v_now) l;
+  if v_lanes is null then
+    return;
+  end if;
+  if true = any(v_suspects) then
+    select s.lanes, s.suspects into v_own, v_own_suspects from headgate.one_suspect(p_worker, v_lanes, v_suspects) s;
+    v_lane_queues := array(select l.queue from unnest(v_own) with ordinality o(id, n)
+      join unnest(v_lanes, v_lane_queues) l(id, queue) on l.id = o.id order by o.n);
+    v_lanes := v_own;
+    v_suspects := v_own_suspects;
+  end if;
+  if v_gated is not null then
+    perform headgate.lock_policies(v_lanes);
+  end if;
+
+  -- A bounded number of rounds, since each may write.
+  for round in 1..20 loop
+    exit when v_free <= 0 or cardinality(v_lanes) = 0 or v_lanes is null;
+    if v_lane_queues[1] = all(v_lane_queues) then
+      v_queues := v_lane_queues[1:1];
+      v_shares := array[v_free];
+    else
+      select array_agg(s.queue), array_agg(s.share) into v_queues, v_shares
+        from headgate.queue_shares(v_lanes, v_lane_queues, v_free) s;
+      exit when v_queues is null;
+    end if;
+
+    for n in 1..cardinality(v_queues) loop
+      if cardinality(v_queues) = 1 and v_lane_queues[1] = all(v_lane_queues) then
+        v_own := v_lanes;
+        v_own_suspects := v_suspects;
+      else
+        select array_agg(l.id), array_agg(l.suspect) into v_own, v_own_suspects
+          from unnest(v_lanes, v_lane_queues, v_suspects) l(id, queue, suspect) where l.queue = v_queues[n];
+      end if;
+      if v_queues[n] = any(v_gated) then
+        select d.taken, d.late, d.closed, d.ended, d.superseded, d.visited, d.is_round
+          into v_taken, v_late, v_closed, v_ended, v_superseded, v_visited, v_is_round
+          from headgate.draw(v_queues[n], v_own, v_own_suspects, v_shares[n], p_quantum,
+            least(v_visits, (v_shares[n] / 8 + 8) << least(round - 1, 6)), v_now) d;
+        v_visits := v_visits - v_visited;
+        -- All partitions were seen, and gave nothing: they have nothing to give.
+        v_dry := case when v_visited = 0 or v_is_round and v_taken is null and v_late is null and v_closed is null
+          then v_own else array(select l.id from unnest(v_own, v_own_suspects) l(id, suspect) where l.suspect) end;
+        if v_visits <= 0 then
+          v_dry := v_own;
+          if cardinality(v_taken) < v_shares[n] or v_taken is null then
+            return query select null::text, null::bigint, null::text, null::int, v_queues[n], null::text, null::bytea,
+              null::smallint, null::int, null::int, null::int, null::int, null::bigint, null::bigint, null::bigint,
+              null::bigint, null::bigint, null::bigint, null::bytea, false, 'more'::text;
+          end if;
+        end if;
+      else
+        select t.taken, t.late, t.closed, t.dry into v_taken, v_late, v_closed, v_dry
+          from headgate.take(v_own, v_own_suspects, v_shares[n], v_now) t;
+        v_ended := null;
+        v_superseded := null;
+      end if;
+
+      if v_late is not null or v_closed is not null or v_ended is not null or v_superseded is not null then
+        return query select * from headgate.leave(v_late, v_closed, v_ended, v_superseded, v_now);
+      end if;
+      v_count := coalesce(cardinality(v_taken), 0);
+      if v_count > 0 then
+        return query
+          update headgate.job j set state = 'running', fence = j.fence + 1, lease_id = p_lease_id,
+            lease_expires_at_ms = v_now + p_lease_ms, worker = p_worker, claimed_at_ms = v_now
+          where j.id = any(v_taken)
+          returning j.id, j.fence, j.kind, j.schema_version, j.queue, j.partition_key, j.payload, j.priority,
+            j.attempt, j.max_attempts, j.crash_attempt, j.streak, j.enqueued_at_ms, j.scheduled_at_ms,
+            j.claimed_at_ms, j.timeout_ms, j.deadline_at_ms, j.retention_ms, j.headers,
+            j.has_steps or j.in_progress_step is not null or j.cursor_step is not null, null::text;
+        v_free := v_free - v_count;
+        if cardinality(v_queues) > 1 then
+          update headgate.queue_turn t set served = t.served + v_count * 1000000 / coalesce(
+              (select q.weight from headgate.queue q where q.name = v_queues[n]), 1)
+            where t.queue = v_queues[n];
+        end if;
+      end if;
+      exit when v_free <= 0;
+      if v_dry <> '{}' then
+        select array_agg(l.id), array_agg(l.queue), array_agg(l.suspect) into v_lanes, v_lane_queues, v_suspects
+          from unnest(v_lanes, v_lane_queues, v_suspects) l(id, queue, suspect) where l.id <> all(v_dry);
+      end if;
+    end loop;
+  end loop;
+end $$;
+
+-- What the gate met and does not admit.
+create function headgate.leave(p_late text[], p_closed text[], p_ended text[], p_superseded text[], p_now bigint)
+returns setof headgate.admission language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+begin
+  update headgate.job j set state = 'archived', finished_at_ms = p_now,
+    reason = case when j.deadline_at_ms <= p_now then 'deadline' else 'queue_timeout' end
+  where j.id = any(p_late);
+  perform headgate.quarantine_waiting(p_closed);
+  return query
+    select j.id, null::bigint, j.kind, j.schema_version, j.queue, j.partition_key, ''::bytea, j.priority,
+      j.attempt, j.max_attempts, j.crash_attempt, j.streak, j.enqueued_at_ms, j.scheduled_at_ms,
+      j.claimed_at_ms, j.timeout_ms, j.deadline_at_ms, j.retention_ms, null::bytea, false, j.reason
+    from headgate.job j where j.id = any(p_late || p_closed || p_ended || p_superseded);
+end $$;
