@@ -24,6 +24,14 @@ create table headgate.lane (
   -- The rate classes its jobs are charged to and the keyed limits they count in, sorted. The keys stand in the job.
   classes text[] collate "C" not null default '{}',
   limits text[] collate "C" not null default '{}',
+  -- Follow the policies by triggers: nothing that closes all of it, and something that counts its jobs or shares it out.
+  is_open boolean not null default true,
+  is_gated boolean not null default false,
+  -- Where its head was when it was hard to find; believed for a moment only (see take).
+  head_until_ms bigint not null default 0,
+  head_at_ms bigint,
+  head_priority smallint,
+  head_id text collate "C",
   unique (queue, kind, version, suspect, worker, falls_back, is_partitioned, classes, limits)
 );
 

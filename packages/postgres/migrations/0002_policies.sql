@@ -96,6 +96,43 @@ create table headgate.hold (
 );
 create index hold_open on headgate.hold (job_id) where until_ms is null;
 
+-- What the policies mean for a lane as a whole.
+create function headgate.lane_flags(p_lane headgate.lane, out is_open boolean, out is_gated boolean) language sql stable as $$
+  with applied as (
+    select c.is_paused from headgate.concurrency_limit c
+    where c.scope in ('queue', 'partition') and c.subject = p_lane.queue or c.scope = 'kind' and c.subject = p_lane.kind
+      or c.scope = 'key' and c.name = any(p_lane.limits)
+  )
+  select not exists (select from headgate.queue q where q.name = p_lane.queue and q.is_paused)
+      and not exists (select from headgate.kind k where k.name = p_lane.kind and k.is_paused)
+      and not exists (select from headgate.rate_class r where r.name = any(p_lane.classes) and r.is_paused)
+      and not exists (select from applied a where a.is_paused),
+    p_lane.is_partitioned or p_lane.classes <> '{}' or p_lane.limits <> '{}' or exists (select from applied)
+$$;
+
+-- A lane made beside a change of policies sees it, or is seen by it: the two wait for one another.
+create function headgate.flag_new_lane() returns trigger language plpgsql as $$
+begin
+  perform pg_advisory_xact_lock_shared(hashtextextended('headgate.lanes', 0));
+  select f.is_open, f.is_gated into new.is_open, new.is_gated from headgate.lane_flags(new) f;
+  return new;
+end $$;
+
+create function headgate.flag_lanes() returns trigger language plpgsql as $$
+begin
+  perform pg_advisory_xact_lock(hashtextextended('headgate.lanes', 0));
+  update headgate.lane l set is_open = f.is_open, is_gated = f.is_gated
+    from headgate.lane o cross join headgate.lane_flags(o) f
+    where l.id = o.id and (l.is_open, l.is_gated) <> (f.is_open, f.is_gated);
+  return null;
+end $$;
+
+create trigger flags before insert on headgate.lane for each row execute function headgate.flag_new_lane();
+create trigger lanes after insert or update or delete on headgate.queue execute function headgate.flag_lanes();
+create trigger lanes after insert or update or delete on headgate.kind execute function headgate.flag_lanes();
+create trigger lanes after insert or update or delete on headgate.rate_class execute function headgate.flag_lanes();
+create trigger lanes after insert or update or delete on headgate.concurrency_limit execute function headgate.flag_lanes();
+
 create function headgate.setting(p_name text, p_default bigint) returns bigint language sql stable as $$
   select coalesce((select s.value from headgate.setting s where s.name = p_name), p_default)
 $$;

@@ -4,23 +4,14 @@
 -- at the end of the call's transaction: two calls never decide about one limit, one class or one partitioned queue at
 -- the same time. Settlements take no such lock: they only ever make room.
 
--- The lanes a worker may take from now. Paused ones, and those pinned to others, are left out as a whole. A gated lane
--- has a policy, or partitions to be fair to.
+-- The lanes a worker may take from now. Paused ones, and those pinned to others, are left out as a whole.
 create function headgate.open_lanes(p_worker text, p_queues text[], p_kinds text[], p_versions int[], p_now bigint)
 returns table (id int, queue text, suspect boolean, is_gated boolean) language sql stable as $$
-  select l.id, l.queue, l.suspect, l.is_partitioned or l.classes <> '{}' or l.limits <> '{}' or exists (
-      select from headgate.concurrency_limit c
-      where c.scope in ('queue', 'partition') and c.subject = l.queue or c.scope = 'kind' and c.subject = l.kind)
+  select l.id, l.queue, l.suspect, l.is_gated
   from unnest(p_kinds, p_versions) known(kind, version)
   join headgate.lane l on l.kind = known.kind and l.version <= known.version and l.queue = any(p_queues)
-  where (l.worker in ('', p_worker) or l.falls_back and not exists (
+  where l.is_open and (l.worker in ('', p_worker) or l.falls_back and not exists (
       select from headgate.worker w where w.id = l.worker and w.seen_at_ms + w.lease_ms > p_now))
-    and not exists (select from headgate.queue q where q.name = l.queue and q.is_paused)
-    and not exists (select from headgate.kind k where k.name = l.kind and k.is_paused)
-    and not exists (select from headgate.rate_class r where r.name = any(l.classes) and r.is_paused)
-    and not exists (select from headgate.concurrency_limit c where c.is_paused
-      and (c.scope in ('queue', 'partition') and c.subject = l.queue or c.scope = 'kind' and c.subject = l.kind
-        or c.scope = 'key' and c.name = any(l.limits)))
 $$;
 
 -- One gate call at a time for each of these, always locked in the order of their names.

@@ -115,17 +115,23 @@ create function headgate.take(
   out taken text[], out late text[], out closed text[], out dry int[]
 ) language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
-  v_has_closed boolean := exists (select from headgate.strike s where s.closed_at_ms is not null);
+  v_has_closed boolean;
   v_lanes int[] := p_lanes;
   v_shares int[];
+  v_given int[];
 begin
-  if cardinality(p_lanes) = 1 then
-    v_shares := array[case when p_suspects[1] then 1 else p_capacity end];
-  else
-    select s.lanes, s.shares into v_lanes, v_shares from headgate.share(p_lanes, p_suspects, p_capacity) s;
+  if cardinality(p_lanes) = 1 and not p_suspects[1] then
+    select t.taken, t.late, t.closed into taken, late, closed from headgate.take_one(p_lanes[1], p_capacity, p_now) t;
+    if coalesce(cardinality(taken), 0) + coalesce(cardinality(late), 0) + coalesce(cardinality(closed), 0) < p_capacity then
+      dry := p_lanes;
+    end if;
+    return;
   end if;
-  with head as materialized (
-    select lane.id as lane_id, t.*
+  v_has_closed := exists (select from headgate.strike s where s.closed_at_ms is not null);
+  select s.lanes, s.shares into v_lanes, v_shares from headgate.share(p_lanes, p_suspects, p_capacity) s;
+  select array_agg(t.id) filter (where not t.is_late and not t.is_closed), array_agg(t.id) filter (where t.is_late),
+      array_agg(t.id) filter (where t.is_closed and not t.is_late), array_agg(lane.id)
+    into taken, late, closed, v_given
     from unnest(v_lanes, v_shares) lane(id, share)
     cross join lateral (
       select j.id, headgate.is_late(j, p_now) as is_late,
@@ -134,15 +140,79 @@ begin
       where j.lane_id = lane.id and j.partition_key = '' and j.keys = '' and j.state = 'available'
       order by j.priority desc, j.scheduled_at_ms, j.id limit lane.share
       for no key update skip locked
-    ) t
-  )
-  select array_agg(h.id) filter (where not h.is_late and not h.is_closed), array_agg(h.id) filter (where h.is_late),
-      array_agg(h.id) filter (where h.is_closed and not h.is_late),
-      array(select s.id from unnest(v_lanes, v_shares) s(id, share)
-        left join (select n.lane_id, count(*) as jobs from head n group by n.lane_id) given on given.lane_id = s.id
-        where coalesce(given.jobs, 0) < s.share
-          or given.jobs > 0 and s.id in (select l.id from unnest(p_lanes, p_suspects) l(id, suspect) where l.suspect))
-    into taken, late, closed, dry from head h;
+    ) t;
+  if v_lanes is null then
+    dry := p_lanes;
+    return;
+  end if;
+  dry := array(select s.id from unnest(v_lanes, v_shares) s(id, share)
+    left join (select g.id, count(*) as jobs from unnest(v_given) g(id) group by g.id) given on given.id = s.id
+    where coalesce(given.jobs, 0) < s.share
+      or given.jobs > 0 and s.id in (select l.id from unnest(p_lanes, p_suspects) l(id, suspect) where l.suspect));
+end $$;
+
+-- The same for the only lane of a queue. While an old snapshot is held somewhere, claimed jobs stay in the index, and each
+-- call has to pass all of them before it comes to the head. When that takes long, the place of the head is remembered
+-- for a second, and the next calls begin there; one that finds too little looks from the start again. Meanwhile a job
+-- that comes in before that place (of higher priority, handed back, or committed late) waits up to that second.
+create function headgate.take_one(
+  p_lane int, p_capacity int, p_now bigint, out taken text[], out late text[], out closed text[]
+) language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+declare
+  v_started timestamptz := clock_timestamp();
+  v_has_closed boolean;
+  v_head record;
+  v_given int;
+begin
+  select l.head_until_ms, l.head_priority, l.head_at_ms, l.head_id,
+      exists (select from headgate.strike s where s.closed_at_ms is not null) as has_closed
+    into v_head from headgate.lane l where l.id = p_lane;
+  v_has_closed := v_head.has_closed;
+  if v_head.head_until_ms > p_now then
+    select array_agg(t.id) filter (where not t.is_late and not t.is_closed), array_agg(t.id) filter (where t.is_late),
+        array_agg(t.id) filter (where t.is_closed and not t.is_late), count(*)
+      into taken, late, closed, v_given
+      from (
+        select j.id, headgate.is_late(j, p_now) as is_late,
+          v_has_closed and headgate.is_closed(j.fingerprint) as is_closed
+        from headgate.job j
+        where j.lane_id = p_lane and j.partition_key = '' and j.keys = '' and j.state = 'available'
+          and j.priority = v_head.head_priority and (j.scheduled_at_ms, j.id) >= (v_head.head_at_ms, v_head.head_id)
+        order by j.scheduled_at_ms, j.id limit p_capacity
+        for no key update skip locked
+      ) t;
+  end if;
+  if v_given is distinct from p_capacity then
+    select array_agg(t.id) filter (where not t.is_late and not t.is_closed), array_agg(t.id) filter (where t.is_late),
+        array_agg(t.id) filter (where t.is_closed and not t.is_late)
+      into taken, late, closed
+      from (
+        select j.id, headgate.is_late(j, p_now) as is_late,
+          v_has_closed and headgate.is_closed(j.fingerprint) as is_closed
+        from headgate.job j
+        where j.lane_id = p_lane and j.partition_key = '' and j.keys = '' and j.state = 'available'
+        order by j.priority desc, j.scheduled_at_ms, j.id limit p_capacity
+        for no key update skip locked
+      ) t;
+    v_head.head_until_ms := p_now + 1000;
+  end if;
+  if taken is not null and clock_timestamp() - v_started > interval '5 milliseconds' + p_capacity * interval '10 microseconds' then
+    perform headgate.remember_head(p_lane, taken, v_head.head_until_ms);
+  end if;
+end $$;
+
+-- The last of these jobs, unless they were of several priorities; a rival that remembers it now knows as much.
+create function headgate.remember_head(p_lane int, p_taken text[], p_until_ms bigint) returns void
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+begin
+  update headgate.lane l set head_until_ms = p_until_ms, head_priority = last.priority, head_at_ms = last.scheduled_at_ms,
+      head_id = last.id
+    from (
+      select j.priority, j.scheduled_at_ms, j.id, min(j.priority) over () as lowest, max(j.priority) over () as highest
+      from headgate.job j where j.id = any(p_taken) order by j.scheduled_at_ms desc, j.id desc limit 1
+    ) last
+    where l.id = (select o.id from headgate.lane o where o.id = p_lane for no key update skip locked)
+      and last.lowest = last.highest;
 end $$;
 
 -- A row of an answer. Without a fence it is no claim: the job left the queue, and `reason` says why. Without a job too it
@@ -263,7 +333,7 @@ begin
         end if;
       end if;
       exit when v_free <= 0;
-      if v_dry <> '{}' then
+      if cardinality(v_dry) > 0 then
         select array_agg(l.id), array_agg(l.queue), array_agg(l.suspect) into v_lanes, v_lane_queues, v_suspects
           from unnest(v_lanes, v_lane_queues, v_suspects) l(id, queue, suspect) where l.id <> all(v_dry);
       end if;
