@@ -27,6 +27,7 @@ create table headgate.lane (
   -- Follow the policies by triggers: nothing that closes all of it, and something that counts its jobs or shares it out.
   is_open boolean not null default true,
   is_gated boolean not null default false,
+  locks bigint[] not null default '{}',   -- one for each policy about which two calls of the gate must not decide at once
   -- Where its head was when it was hard to find; believed for a moment only (see take).
   head_until_ms bigint not null default 0,
   head_at_ms bigint,

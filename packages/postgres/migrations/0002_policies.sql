@@ -96,10 +96,16 @@ create table headgate.hold (
 );
 create index hold_open on headgate.hold (job_id) where until_ms is null;
 
+-- The advisory lock under which calls of the gate, and changes of the policy, decide about it one at a time.
+create function headgate.policy_lock(p_policy text, p_name text) returns bigint language sql immutable parallel safe as $$
+  select hashtextextended('headgate.' || p_policy || ' ' || p_name, 0)
+$$;
+
 -- What the policies mean for a lane as a whole.
-create function headgate.lane_flags(p_lane headgate.lane, out is_open boolean, out is_gated boolean) language sql stable as $$
+create function headgate.lane_flags(p_lane headgate.lane, out is_open boolean, out is_gated boolean, out locks bigint[])
+language sql stable as $$
   with applied as (
-    select c.is_paused from headgate.concurrency_limit c
+    select c.name, c.scope, c.is_paused from headgate.concurrency_limit c
     where c.scope in ('queue', 'partition') and c.subject = p_lane.queue or c.scope = 'kind' and c.subject = p_lane.kind
       or c.scope = 'key' and c.name = any(p_lane.limits)
   )
@@ -107,23 +113,28 @@ create function headgate.lane_flags(p_lane headgate.lane, out is_open boolean, o
       and not exists (select from headgate.kind k where k.name = p_lane.kind and k.is_paused)
       and not exists (select from headgate.rate_class r where r.name = any(p_lane.classes) and r.is_paused)
       and not exists (select from applied a where a.is_paused),
-    p_lane.is_partitioned or p_lane.classes <> '{}' or p_lane.limits <> '{}' or exists (select from applied)
+    p_lane.is_partitioned or p_lane.classes <> '{}' or p_lane.limits <> '{}' or exists (select from applied),
+    array(
+      select headgate.policy_lock('queue', p_lane.queue)
+      union select headgate.policy_lock('class', c.class) from unnest(p_lane.classes) c(class)
+      union select headgate.policy_lock('limit', a.name) from applied a where a.scope in ('kind', 'key')
+    )
 $$;
 
 -- A lane made beside a change of policies sees it, or is seen by it: the two wait for one another.
 create function headgate.flag_new_lane() returns trigger language plpgsql as $$
 begin
   perform pg_advisory_xact_lock_shared(hashtextextended('headgate.lanes', 0));
-  select f.is_open, f.is_gated into new.is_open, new.is_gated from headgate.lane_flags(new) f;
+  select f.is_open, f.is_gated, f.locks into new.is_open, new.is_gated, new.locks from headgate.lane_flags(new) f;
   return new;
 end $$;
 
 create function headgate.flag_lanes() returns trigger language plpgsql as $$
 begin
   perform pg_advisory_xact_lock(hashtextextended('headgate.lanes', 0));
-  update headgate.lane l set is_open = f.is_open, is_gated = f.is_gated
+  update headgate.lane l set is_open = f.is_open, is_gated = f.is_gated, locks = f.locks
     from headgate.lane o cross join headgate.lane_flags(o) f
-    where l.id = o.id and (l.is_open, l.is_gated) <> (f.is_open, f.is_gated);
+    where l.id = o.id and (l.is_open, l.is_gated, l.locks) <> (f.is_open, f.is_gated, f.locks);
   return null;
 end $$;
 

@@ -14,19 +14,12 @@ returns table (id int, queue text, suspect boolean, is_gated boolean) language s
       select from headgate.worker w where w.id = l.worker and w.seen_at_ms + w.lease_ms > p_now))
 $$;
 
--- One gate call at a time for each of these, always locked in the order of their names.
+-- One call at a time for each policy of these lanes, always in the order of the locks.
 create function headgate.lock_policies(p_lanes int[]) returns void language plpgsql volatile as $$
 begin
-  perform pg_advisory_xact_lock(hashtextextended(named.policy, 0)) from (
-    select distinct 'headgate.queue ' || l.queue as policy from headgate.lane l where l.id = any(p_lanes)
-    union
-    select 'headgate.class ' || c.class from headgate.lane l cross join unnest(l.classes) c(class) where l.id = any(p_lanes)
-    union
-    select 'headgate.limit ' || c.name from headgate.lane l join headgate.concurrency_limit c
-      on c.scope = 'kind' and c.subject = l.kind or c.scope = 'key' and c.name = any(l.limits)
-      where l.id = any(p_lanes)
-    order by policy offset 0
-  ) named;
+  perform pg_advisory_xact_lock(k.lock) from (
+    select distinct k.lock from headgate.lane l cross join unnest(l.locks) k(lock) where l.id = any(p_lanes) order by k.lock
+  ) k;
 end $$;
 
 -- The first p_limit pairs of partition and keys that have a ready job in these lanes, from partition p_from on and
@@ -59,7 +52,7 @@ $$;
 
 -- Who counts in a slot of a limit: rows that run, whoever holds them and whether or not their lease has run out.
 create function headgate.holders(p_limit text, p_slot text) returns table (id text, claimed_at_ms bigint)
-language plpgsql stable set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql stable as $$
 declare
   v_scope text;
   v_lanes int[];
@@ -99,10 +92,12 @@ create type headgate.room as (
   on_saturated text     -- null for a class
 );
 
+create type headgate.cost as (class text, key text, units bigint);
+
 -- The rooms of groups of one queue: lane, partition and keys of each.
 create function headgate.rooms(p_queue text, p_lanes int[], p_partitions text[], p_keys text[], p_now bigint)
 returns setof headgate.room
-language plpgsql stable set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql stable as $$
 declare
   v_lanes int[] := array(select l.id from headgate.lane l where l.queue = p_queue);
 begin
@@ -145,18 +140,20 @@ end $$;
 --
 -- Partitions take turns (deficit round-robin, Shreedhar and Varghese 1995): in a round each gives as many jobs as its
 -- quantum. A pass that sees all partitions makes as many rounds as the capacity asks for; one that does not makes one.
--- A turn that the capacity cut short is continued by the next pass. Where no quantum is set it is 10, and 1 for a
--- partition that has more than twice as many jobs in flight as the others on average.
+-- A turn that the capacity cut short is continued by the next pass. Where no quantum is set it is a quarter of the
+-- capacity, at least 10, and 1 for a partition that has more than twice as many jobs in flight as the others on average.
 create function headgate.draw(
   p_queue text, p_lanes int[], p_suspects boolean[], p_capacity int, p_quantum int, p_visits int, p_now bigint,
-  out taken text[], out late text[], out closed text[], out ended text[], out superseded text[],
+  out taken tid[], out late text[], out closed text[], out ended text[], out superseded text[],
   out visited int, out is_round boolean
-) language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+) language plpgsql volatile as $$
 declare
   v_turn text;            -- the partition whose turn was cut short, or ended last
   v_remaining int;
   v_from text;
   v_base int;
+  v_auto int := greatest(10, p_capacity / 4);
+  v_has_closed boolean;
   v_is_cut boolean;
   v_lanes int[];          -- of the groups seen, with the partitions and keys, and the places of the partitions
   v_partitions text[];
@@ -166,7 +163,8 @@ declare
   v_rooms headgate.room[];
   v_bounds int[];         -- of the groups
   v_rounds int;
-  v_picks text[];
+  v_picks tid[];
+  v_costs headgate.cost[];
 begin
   select t.partition_key, t.remaining into v_turn, v_remaining from headgate.queue_turn t where t.queue = p_queue;
   v_turn := coalesce(v_turn, '');
@@ -220,7 +218,7 @@ begin
     select sum(f.held) as held, count(*) as peers from flight f
   )
   select array_agg(coalesce(o.quantum, v_base,
-      case when f.held >= 2 and f.held * (t.peers - 1) > 2 * (t.held - f.held) then 1 else 10 end) order by p.place)
+      case when f.held >= 2 and f.held * (t.peers - 1) > 2 * (t.held - f.held) then 1 else v_auto end) order by p.place)
     into v_quanta
     from part p cross join total t left join flight f on f.place = p.place
     left join headgate.partition o on o.queue = p_queue and o.partition_key = p.partition_key;
@@ -236,7 +234,7 @@ begin
     from unnest(v_lanes, v_partitions, v_keys, v_places, v_bounds) with ordinality
       g(lane_id, partition_key, keys, place, bound, no)
     cross join lateral (
-      select j.id, j.priority, j.scheduled_at_ms, j.weights from headgate.job j
+      select j.ctid as row, j.id, j.priority, j.scheduled_at_ms, j.weights from headgate.job j
       where j.lane_id = g.lane_id and j.partition_key = g.partition_key and j.keys = g.keys and j.state = 'available'
       order by j.priority desc, j.scheduled_at_ms, j.id
       limit least(g.bound, p_capacity, v_quanta[g.place] * v_rounds)
@@ -248,17 +246,26 @@ begin
   ), candidate as materialized (
     select t.*, row_number() over (order by t.round, t.place, t.nth) as rank
     from turn t where t.round <= v_rounds order by t.round, t.place, t.nth limit p_capacity
+  ), tight as materialized (
+    -- The policies that may not have room for all of them.
+    select r.policy, r.key from (
+      select c.no, count(*) as jobs, bool_or(c.weights is not null) as is_weighed from candidate c group by c.no
+    ) c join unnest(v_rooms) r on r.place = c.no
+    group by r.policy, r.key having sum(c.jobs * r.unit) > min(r.room) or bool_or(c.is_weighed and r.nth is not null)
   ), refused as (
     select s.rank from (
       select c.rank, r.room,
         sum(least(r.unit * coalesce(c.weights[r.nth], 1), r.most)) over (partition by r.policy, r.key order by c.rank) as spent
-      from candidate c join unnest(v_rooms) r on r.place = c.no
+      from tight t join unnest(v_rooms) r on r.policy = t.policy and r.key = t.key join candidate c on c.no = r.place
     ) s where s.spent > s.room
   ), chosen as (
     select c.* from candidate c where c.rank not in (select r.rank from refused r)
   )
-  select array(select c.id from chosen c), l.partition_key, l.first + (l.round - 1) * l.quantum - l.nth
-    into v_picks, v_turn, v_remaining
+  select array(select c.row from chosen c), array(
+      select (r.policy, r.key, sum(r.unit * coalesce(c.weights[r.nth], 1)))::headgate.cost
+      from chosen c join unnest(v_rooms) r on r.place = c.no where r.nth is not null group by r.policy, r.key
+    ), l.partition_key, l.first + (l.round - 1) * l.quantum - l.nth
+    into v_picks, v_costs, v_turn, v_remaining
     from (select count(*) = p_capacity or exists (select from refused) as is_short from candidate) c
     left join lateral (select * from chosen order by rank desc limit 1) l on c.is_short;
 
@@ -271,37 +278,44 @@ begin
     on conflict (queue) do update set partition_key = excluded.partition_key, remaining = excluded.remaining
     where (t.partition_key, t.remaining) <> (excluded.partition_key, excluded.remaining);
 
-  select array_agg(j.id) filter (where not j.is_late and not j.is_closed), array_agg(j.id) filter (where j.is_late),
+  v_has_closed := exists (select from headgate.strike s where s.closed_at_ms is not null);
+  select array_agg(j.row) filter (where not j.is_late and not j.is_closed), array_agg(j.id) filter (where j.is_late),
     array_agg(j.id) filter (where j.is_closed and not j.is_late) into taken, late, closed
     from (
-      select j.id, headgate.is_late(j, p_now) as is_late, headgate.is_closed(j.fingerprint) as is_closed
-      from headgate.job j
-      -- As an expression: the index of ready jobs is no way to find a thousand ids.
-      where j.id = any(v_picks) and j.state || '' = 'available'
+      select j.ctid as row, j.id, headgate.is_late(j, p_now) as is_late, v_has_closed and exists (select from headgate.strike s
+        where s.fingerprint = j.fingerprint and s.closed_at_ms is not null) as is_closed
+      from headgate.job j where j.ctid = any(v_picks) and j.state = 'available'
       for no key update skip locked
     ) j;
-  if taken is not null and v_rooms <> '{}' then
-    perform headgate.charge(taken, p_now);
+  if taken is null or v_rooms = '{}' then
+    return;
+  end if;
+  if cardinality(taken) < cardinality(v_picks) then
+    v_costs := array(select (c.class, c.key, sum(c.weight * r.window_ms))::headgate.cost
+      from headgate.charges(array(select j.id from headgate.job j where j.ctid = any(taken))) c
+      join headgate.rate_class r on r.name = c.class group by c.class, c.key);
+  end if;
+  if v_costs <> '{}' then
+    perform headgate.charge(v_costs, p_now);
+  end if;
+  if exists (select from unnest(v_rooms) r where r.on_saturated = 'cancel_running') then
     superseded := headgate.supersede_for(taken, v_rooms, v_lanes, v_partitions, v_keys);
   end if;
 end $$;
 
--- Takes what jobs are to cost from the buckets of their classes. An overdraft is paid back by the refill: a weight
--- beyond the burst is admitted by a full bucket.
-create function headgate.charge(p_ids text[], p_now bigint) returns void language plpgsql volatile as $$
+-- Takes the costs from the buckets. An overdraft is paid back by the refill: a weight beyond the burst is admitted by a
+-- full bucket.
+create function headgate.charge(p_costs headgate.cost[], p_now bigint) returns void language plpgsql volatile as $$
 begin
-  -- A settlement that corrects a charge holds no lock of the gate.
-  perform from headgate.bucket b where (b.class, b.key) in (select c.class, c.key from headgate.charges(p_ids) c)
-    order by b.class, b.key for update;
-  insert into headgate.bucket (class, key, units, at_ms)
-    select c.class, c.key, headgate.refilled(b.units, b.at_ms, p_now, r.rate_limit, r.window_ms, r.burst)
-      - sum(c.weight) * r.window_ms, p_now
-    from headgate.charges(p_ids) c
-    join headgate.rate_class r on r.name = c.class
-    left join headgate.bucket b on b.class = c.class and b.key = c.key
-    group by c.class, c.key, b.units, b.at_ms, r.name
+  insert into headgate.bucket as b (class, key, units, at_ms)
+    select c.class, c.key, r.burst * r.window_ms - c.units, p_now
+    from unnest(p_costs) c join headgate.rate_class r on r.name = c.class
     order by c.class, c.key
-    on conflict (class, key) do update set units = excluded.units, at_ms = excluded.at_ms;
+    -- As it is under the row's lock: a settlement that corrects a charge holds no lock of the gate.
+    on conflict (class, key) do update set at_ms = p_now, units = (
+      select headgate.refilled(b.units, b.at_ms, p_now, r.rate_limit, r.window_ms, r.burst)
+        - (r.burst * r.window_ms - excluded.units)
+      from headgate.rate_class r where r.name = excluded.class);
 end $$;
 
 -- What each job costs, by bucket.
@@ -315,23 +329,20 @@ $$;
 
 -- Newest wins: of each slot under cancel_running, as many of the oldest holders go as the newcomers need.
 create function headgate.supersede_for(
-  p_taken text[], p_rooms headgate.room[], p_lanes int[], p_partitions text[], p_keys text[]
+  p_taken tid[], p_rooms headgate.room[], p_lanes int[], p_partitions text[], p_keys text[]
 ) returns text[] language plpgsql volatile as $$
 declare
   v_slot record;
   v_ids text[];
   v_gone text[] := '{}';
 begin
-  if not exists (select from unnest(p_rooms) r where r.on_saturated = 'cancel_running') then
-    return null;
-  end if;
   for v_slot in
     select r.policy, r.key, count(*) + max(r.running) - max(r.most) as excess
     from headgate.job j
     join unnest(p_lanes, p_partitions, p_keys) with ordinality g(lane_id, partition_key, keys, place)
       on g.lane_id = j.lane_id and g.partition_key = j.partition_key and g.keys = j.keys
     join unnest(p_rooms) r on r.place = g.place and r.on_saturated = 'cancel_running'
-    where j.id = any(p_taken) group by r.policy, r.key order by r.policy, r.key
+    where j.ctid = any(p_taken) group by r.policy, r.key order by r.policy, r.key
   loop
     continue when v_slot.excess <= 0;
     v_ids := array(select h.id from headgate.holders(v_slot.policy, v_slot.key) h

@@ -11,7 +11,7 @@
 -- shown may hold more winners, so it shows more and the draw is repeated.
 create function headgate.share(p_lanes int[], p_suspects boolean[], p_capacity int)
 returns table (lanes int[], shares int[])
-language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql volatile as $$
 declare
   v_shown int[];
   v_more boolean;
@@ -48,7 +48,7 @@ end $$;
 -- holds one already. Two calls of one worker must not take a suspect each: the lock makes them see one another.
 create function headgate.one_suspect(p_worker text, p_lanes int[], p_suspects boolean[])
 returns table (lanes int[], suspects boolean[])
-language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql volatile as $$
 declare
   v_lane int;
 begin
@@ -75,7 +75,7 @@ end $$;
 -- none is further behind the most served than one job.
 create function headgate.queue_shares(p_lanes int[], p_queues text[], p_capacity int)
 returns table (queue text, share int)
-language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql volatile as $$
 declare
   v_scale constant bigint := 1000000;
   v_queues text[];
@@ -112,8 +112,8 @@ end $$;
 -- is one that gave a suspect.
 create function headgate.take(
   p_lanes int[], p_suspects boolean[], p_capacity int, p_now bigint,
-  out taken text[], out late text[], out closed text[], out dry int[]
-) language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+  out taken tid[], out late text[], out closed text[], out dry int[]
+) language plpgsql volatile as $$
 declare
   v_has_closed boolean;
   v_lanes int[] := p_lanes;
@@ -129,13 +129,14 @@ begin
   end if;
   v_has_closed := exists (select from headgate.strike s where s.closed_at_ms is not null);
   select s.lanes, s.shares into v_lanes, v_shares from headgate.share(p_lanes, p_suspects, p_capacity) s;
-  select array_agg(t.id) filter (where not t.is_late and not t.is_closed), array_agg(t.id) filter (where t.is_late),
+  select array_agg(t.row) filter (where not t.is_late and not t.is_closed), array_agg(t.id) filter (where t.is_late),
       array_agg(t.id) filter (where t.is_closed and not t.is_late), array_agg(lane.id)
     into taken, late, closed, v_given
     from unnest(v_lanes, v_shares) lane(id, share)
     cross join lateral (
-      select j.id, headgate.is_late(j, p_now) as is_late,
-        v_has_closed and headgate.is_closed(j.fingerprint) as is_closed
+      select j.ctid as row, j.id, headgate.is_late(j, p_now) as is_late,
+        v_has_closed and exists (select from headgate.strike s
+            where s.fingerprint = j.fingerprint and s.closed_at_ms is not null) as is_closed
       from headgate.job j
       where j.lane_id = lane.id and j.partition_key = '' and j.keys = '' and j.state = 'available'
       order by j.priority desc, j.scheduled_at_ms, j.id limit lane.share
@@ -156,8 +157,8 @@ end $$;
 -- for a second, and the next calls begin there; one that finds too little looks from the start again. Meanwhile a job
 -- that comes in before that place (of higher priority, handed back, or committed late) waits up to that second.
 create function headgate.take_one(
-  p_lane int, p_capacity int, p_now bigint, out taken text[], out late text[], out closed text[]
-) language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+  p_lane int, p_capacity int, p_now bigint, out taken tid[], out late text[], out closed text[]
+) language plpgsql volatile as $$
 declare
   v_started timestamptz := clock_timestamp();
   v_has_closed boolean;
@@ -169,12 +170,13 @@ begin
     into v_head from headgate.lane l where l.id = p_lane;
   v_has_closed := v_head.has_closed;
   if v_head.head_until_ms > p_now then
-    select array_agg(t.id) filter (where not t.is_late and not t.is_closed), array_agg(t.id) filter (where t.is_late),
+    select array_agg(t.row) filter (where not t.is_late and not t.is_closed), array_agg(t.id) filter (where t.is_late),
         array_agg(t.id) filter (where t.is_closed and not t.is_late), count(*)
       into taken, late, closed, v_given
       from (
-        select j.id, headgate.is_late(j, p_now) as is_late,
-          v_has_closed and headgate.is_closed(j.fingerprint) as is_closed
+        select j.ctid as row, j.id, headgate.is_late(j, p_now) as is_late,
+          v_has_closed and exists (select from headgate.strike s
+            where s.fingerprint = j.fingerprint and s.closed_at_ms is not null) as is_closed
         from headgate.job j
         where j.lane_id = p_lane and j.partition_key = '' and j.keys = '' and j.state = 'available'
           and j.priority = v_head.head_priority and (j.scheduled_at_ms, j.id) >= (v_head.head_at_ms, v_head.head_id)
@@ -183,12 +185,13 @@ begin
       ) t;
   end if;
   if v_given is distinct from p_capacity then
-    select array_agg(t.id) filter (where not t.is_late and not t.is_closed), array_agg(t.id) filter (where t.is_late),
+    select array_agg(t.row) filter (where not t.is_late and not t.is_closed), array_agg(t.id) filter (where t.is_late),
         array_agg(t.id) filter (where t.is_closed and not t.is_late)
       into taken, late, closed
       from (
-        select j.id, headgate.is_late(j, p_now) as is_late,
-          v_has_closed and headgate.is_closed(j.fingerprint) as is_closed
+        select j.ctid as row, j.id, headgate.is_late(j, p_now) as is_late,
+          v_has_closed and exists (select from headgate.strike s
+            where s.fingerprint = j.fingerprint and s.closed_at_ms is not null) as is_closed
         from headgate.job j
         where j.lane_id = p_lane and j.partition_key = '' and j.keys = '' and j.state = 'available'
         order by j.priority desc, j.scheduled_at_ms, j.id limit p_capacity
@@ -202,14 +205,14 @@ begin
 end $$;
 
 -- The last of these jobs, unless they were of several priorities; a rival that remembers it now knows as much.
-create function headgate.remember_head(p_lane int, p_taken text[], p_until_ms bigint) returns void
-language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+create function headgate.remember_head(p_lane int, p_taken tid[], p_until_ms bigint) returns void
+language plpgsql volatile as $$
 begin
   update headgate.lane l set head_until_ms = p_until_ms, head_priority = last.priority, head_at_ms = last.scheduled_at_ms,
       head_id = last.id
     from (
       select j.priority, j.scheduled_at_ms, j.id, min(j.priority) over () as lowest, max(j.priority) over () as highest
-      from headgate.job j where j.id = any(p_taken) order by j.scheduled_at_ms desc, j.id desc limit 1
+      from headgate.job j where j.ctid = any(p_taken) order by j.scheduled_at_ms desc, j.id desc limit 1
     ) last
     where l.id = (select o.id from headgate.lane o where o.id = p_lane for no key update skip locked)
       and last.lowest = last.highest;
@@ -241,7 +244,7 @@ declare
   v_own int[];
   v_own_suspects boolean[];
   v_dry int[];
-  v_taken text[];
+  v_taken tid[];
   v_late text[];
   v_closed text[];
   v_ended text[];
@@ -292,7 +295,7 @@ begin
         select d.taken, d.late, d.closed, d.ended, d.superseded, d.visited, d.is_round
           into v_taken, v_late, v_closed, v_ended, v_superseded, v_visited, v_is_round
           from headgate.draw(v_queues[n], v_own, v_own_suspects, v_shares[n], p_quantum,
-            least(v_visits, (v_shares[n] / 8 + 8) << least(round - 1, 6)), v_now) d;
+            least(v_visits, (v_shares[n] / coalesce(p_quantum, greatest(10, v_shares[n] / 4)) + 2) << least(round - 1, 8)), v_now) d;
         v_visits := v_visits - v_visited;
         -- All partitions were seen, and gave nothing: they have nothing to give.
         v_dry := case when v_visited = 0 or v_is_round and v_taken is null and v_late is null and v_closed is null
@@ -320,7 +323,8 @@ begin
         return query
           update headgate.job j set state = 'running', fence = j.fence + 1, lease_id = p_lease_id,
             lease_expires_at_ms = v_now + p_lease_ms, worker = p_worker, claimed_at_ms = v_now
-          where j.id = any(v_taken)
+          -- By their places, which cannot change while the rows are locked.
+          where j.ctid = any(v_taken)
           returning j.id, j.fence, j.kind, j.schema_version, j.queue, j.partition_key, j.payload, j.priority,
             j.attempt, j.max_attempts, j.crash_attempt, j.streak, j.enqueued_at_ms, j.scheduled_at_ms,
             j.claimed_at_ms, j.timeout_ms, j.deadline_at_ms, j.retention_ms, j.headers,
@@ -343,7 +347,7 @@ end $$;
 
 -- What the gate met and does not admit.
 create function headgate.leave(p_late text[], p_closed text[], p_ended text[], p_superseded text[], p_now bigint)
-returns setof headgate.admission language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+returns setof headgate.admission language plpgsql volatile as $$
 begin
   update headgate.job j set state = 'archived', finished_at_ms = p_now,
     reason = case when j.deadline_at_ms <= p_now then 'deadline' else 'queue_timeout' end
