@@ -107,7 +107,7 @@ create index job_due on headgate.job (scheduled_at_ms) where state in ('schedule
 create index job_running on headgate.job (lane_id, partition_key) where state = 'running';
 create index job_running_keys on headgate.job (lane_id, keys) where state = 'running' and keys <> '';
 create index job_fall_back on headgate.job (fall_back_at_ms) where state = 'available' and fall_back_at_ms is not null;
-create index job_quarantined on headgate.job (fingerprint) where state = 'quarantined';
+create index job_quarantined on headgate.job (fingerprint, id) where state = 'quarantined';
 -- Jobs of a lane that are unfinished, and neither ready nor running.
 create index job_later on headgate.job (lane_id) where state in ('pending', 'scheduled', 'retryable');
 create index job_deadline on headgate.job (deadline_at_ms)

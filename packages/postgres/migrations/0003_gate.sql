@@ -92,8 +92,6 @@ create type headgate.room as (
   on_saturated text     -- null for a class
 );
 
-create type headgate.cost as (class text, key text, units bigint);
-
 -- The rooms of groups of one queue: lane, partition and keys of each.
 create function headgate.rooms(p_queue text, p_lanes int[], p_partitions text[], p_keys text[], p_now bigint)
 returns setof headgate.room
@@ -115,11 +113,14 @@ begin
     select s.name, s.key, case s.scope
         when 'partition' then (select count(*) from headgate.job j
           where j.lane_id = any(v_lanes) and j.state = 'running' and j.partition_key = s.key)
-        else (select count(*) from headgate.holders(s.name, s.key)) end::int as running
-    from (select distinct s.name, s.key, s.scope from slot s) s
+        else (select count(*) from headgate.holders(s.name, s.key)) end::int as running,
+      -- A call must not end what it has just given.
+      case when s.on_saturated = 'cancel_running' then (select count(*) from headgate.holders(s.name, s.key) f
+        where f.claimed_at_ms = p_now) end as just_claimed
+    from (select distinct s.name, s.key, s.scope, s.on_saturated from slot s) s
   )
   select s.place, s.name, s.key,
-    case when s.on_saturated = 'cancel_running' then s.max_concurrent else greatest(s.max_concurrent - h.running, 0) end::bigint,
+    greatest(s.max_concurrent - coalesce(h.just_claimed, h.running), 0)::bigint,
     1::bigint, null::int, s.max_concurrent::bigint, h.running, s.on_saturated
   from slot s join held h on h.name = s.name and h.key = s.key;
 
@@ -135,187 +136,364 @@ begin
   left join headgate.bucket b on b.class = k.class and b.key = k.key;
 end $$;
 
+-- What a policy says of the jobs of one lane.
+create type headgate.rule as (
+  lane_id int,
+  policy text,          -- a class or a limit
+  scope text,           -- of the limit, or 'class'
+  nth int,              -- which of a job's keys counts; null where none does
+  most bigint,          -- the limit, or a full bucket
+  unit bigint,          -- what a job of weight 1 takes
+  on_saturated text
+);
+
+create function headgate.rules(p_lanes int[]) returns setof headgate.rule language sql stable as $$
+  select l.id, c.name, c.scope,
+    case c.scope when 'key' then cardinality(l.classes) + array_position(l.limits, c.name) end,
+    c.max_concurrent::bigint, 1::bigint, c.on_saturated
+  from headgate.lane l join headgate.concurrency_limit c on c.scope in ('queue', 'partition') and c.subject = l.queue
+    or c.scope = 'kind' and c.subject = l.kind or c.scope = 'key' and c.name = any(l.limits)
+  where l.id = any(p_lanes)
+  union all
+  select l.id, r.name, 'class', c.nth::int, r.burst * r.window_ms, r.window_ms, null
+  from headgate.lane l cross join unnest(l.classes) with ordinality c(class, nth)
+  join headgate.rate_class r on r.name = c.class
+  where l.id = any(p_lanes)
+$$;
+
 -- One pass over partitions of a queue, from where the last one ended. Answers the jobs it locked, charged and made room
 -- for; the caller claims them before the next pass.
 --
 -- Partitions take turns (deficit round-robin, Shreedhar and Varghese 1995): in a round each gives as many jobs as its
--- quantum. A pass that sees all partitions makes as many rounds as the capacity asks for; one that does not makes one.
--- A turn that the capacity cut short is continued by the next pass. Where no quantum is set it is a quarter of the
--- capacity, at least 10, and 1 for a partition that has more than twice as many jobs in flight as the others on average.
+-- quantum. A turn that the capacity, or a policy it shares with others, cut short is continued by the next pass. Where no
+-- quantum is set it is a quarter of the capacity, at least 10, and 1 for a partition that has more than twice as many
+-- jobs in flight as those looked at with it on average.
+--
+-- Within a partition jobs come by priority, age and id over all its groups; a group (lane and keys) gives none beyond
+-- the first that a policy refuses. What is refused is never locked.
 create function headgate.draw(
   p_queue text, p_lanes int[], p_suspects boolean[], p_capacity int, p_quantum int, p_visits int, p_now bigint,
   out taken tid[], out late text[], out closed text[], out ended text[], out superseded text[],
   out visited int, out is_round boolean
 ) language plpgsql volatile as $$
 declare
-  v_turn text;            -- the partition whose turn was cut short, or ended last
-  v_remaining int;
-  v_from text;
-  v_base int;
+  v_rest int := p_capacity;
   v_auto int := greatest(10, p_capacity / 4);
-  v_has_closed boolean;
-  v_is_cut boolean;
-  v_lanes int[];          -- of the groups seen, with the partitions and keys, and the places of the partitions
+  v_base int;
+  v_queue_lanes int[] := array(select l.id from headgate.lane l where l.queue = p_queue);
+  v_rules headgate.rule[] := array(select r from headgate.rules(p_lanes) r);
+  v_has_closed boolean := exists (select from headgate.strike s where s.closed_at_ms is not null);
+  v_is_counted boolean;   -- somebody asks how many jobs of a partition are in flight
+  -- The turns.
+  v_turn text;
+  v_remaining int;
+  v_start text;
+  v_from text;
+  v_is_around boolean := false;
+  v_held_turn text;       -- the first turn that a shared policy cut short
+  v_held_remaining int;
+  -- Partitions looked at together.
+  v_at text;
   v_partitions text[];
+  v_quanta int[];
+  v_held bigint[];
+  v_total bigint;
+  v_rounds int;           -- more than one where all partitions are looked at together, and have room for it
+  v_allowed int;
+  v_partition record;
+  -- The groups of one.
+  v_lane_ids int[];
   v_keys text[];
-  v_places int[];
-  v_quanta int[];         -- of the partitions
-  v_rooms headgate.room[];
-  v_bounds int[];         -- of the groups
-  v_rounds int;
-  v_picks tid[];
-  v_costs headgate.cost[];
+  v_is_split boolean;
+  v_bounds bigint[];
+  v_has_classes boolean;
+  v_is_shared boolean;    -- a policy that others share was the bound
+  v_rule headgate.rule;
+  v_name text;
+  v_place int;
+  v_group record;
+  v_job record;
+  v_got int;
+  v_blocked int[];
+  v_cost bigint;
+  v_gone text[];
+  -- What is left of each slot and bucket met so far.
+  v_names text[] := '{}';
+  v_rooms bigint[] := '{}';
+  v_full bigint[] := '{}';
+  v_running int[] := '{}';
 begin
+  visited := 0;
+  is_round := false;
+  taken := '{}';
   select t.partition_key, t.remaining into v_turn, v_remaining from headgate.queue_turn t where t.queue = p_queue;
   v_turn := coalesce(v_turn, '');
   v_remaining := coalesce(v_remaining, 0);
-  v_from := case when v_remaining > 0 then v_turn else v_turn || chr(1) end;
+  v_start := case when v_remaining > 0 then v_turn else v_turn || chr(1) end;
+  v_from := v_start;
   v_base := coalesce(p_quantum, (select q.quantum from headgate.queue q where q.name = p_queue));
+  v_is_counted := v_base is null or exists (select from unnest(v_rules) r where r.scope = 'partition');
 
-  -- Which groups are seen.
-  with ahead as materialized (
-    select 1 as lap, g.* from headgate.groups(p_lanes, v_from, null, p_visits) g
-  ), around as materialized (
-    select 2 as lap, g.* from headgate.groups(p_lanes, '', v_from, p_visits) g
-    where not exists (select from ahead a where a.is_cut)
-  ), seen as (
-    select s.*, dense_rank() over (order by s.lap, s.partition_key) as place
-    from (select * from ahead union all select * from around) s
-  )
-  select array_agg(s.lane_id order by s.place), array_agg(s.partition_key order by s.place),
-    array_agg(s.keys order by s.place), array_agg(s.place::int order by s.place), count(*)::int, bool_or(s.is_cut)
-    into v_lanes, v_partitions, v_keys, v_places, visited, v_is_cut
-    from seen s
-    where not exists (select from headgate.partition p
-      where p.queue = p_queue and p.partition_key = s.partition_key and p.is_paused);
-  is_round := not coalesce(v_is_cut, false);
-  if visited = 0 then
-    return;
+  while v_rest > 0 and visited < p_visits and not is_round loop
+    -- Which partitions are next.
+    v_partitions := '{}';
+    v_quanta := '{}';
+    v_held := '{}';
+    while cardinality(v_partitions) < v_rest / coalesce(v_base, v_auto) + 1 and visited < p_visits loop
+      select min(n.partition_key) into v_at from unnest(p_lanes) l(id) cross join lateral (
+        select j.partition_key from headgate.job j
+        where j.lane_id = l.id and j.state = 'available' and j.partition_key >= v_from
+        order by j.partition_key limit 1
+      ) n;
+      if v_is_around and (v_at is null or v_at >= v_start) then
+        is_round := true;
+        exit;
+      elsif v_at is null then
+        v_is_around := true;
+        v_from := '';
+        continue;
+      end if;
+      visited := visited + 1;
+      v_from := v_at || chr(1);
+      select p.quantum, p.is_paused into v_partition from headgate.partition p
+        where p.queue = p_queue and p.partition_key = v_at;
+      continue when v_partition.is_paused;
+      v_partitions := v_partitions || v_at;
+      v_quanta := v_quanta || coalesce(v_partition.quantum, v_base);
+      if v_is_counted then
+        v_held := v_held || (select count(*) from headgate.job j
+          where j.lane_id = any(v_queue_lanes) and j.state = 'running' and j.partition_key = v_at);
+      end if;
+    end loop;
+    v_total := (select sum(h.held) from unnest(v_held) h(held));
+    for n in 1..cardinality(v_partitions) loop
+      v_quanta[n] := coalesce(v_quanta[n], case
+        when v_held[n] >= 2 and v_held[n] * (cardinality(v_held) - 1) > 2 * (v_total - v_held[n]) then 1 else v_auto end);
+    end loop;
+    v_rounds := case when is_round and visited = cardinality(v_partitions)
+      then greatest(v_rest / (select sum(q.quantum) from unnest(v_quanta) q(quantum)), 1) else 1 end;
+
+    for n in 1..cardinality(v_partitions) loop
+      exit when v_rest = 0;
+      v_at := v_partitions[n];
+      v_allowed := v_quanta[n] * v_rounds;
+      if v_remaining > 0 and v_at = v_start then
+        v_allowed := v_allowed - v_quanta[n] + least(v_remaining, 4 * v_quanta[n]);
+      end if;
+
+      -- Its groups, and what their policies leave for each.
+      select array_agg(g.lane_id), array_agg(g.keys), bool_or(g.keys <> g.last_keys) into v_lane_ids, v_keys, v_is_split
+        from (
+          select l.id as lane_id, (
+              select j.keys from headgate.job j where j.lane_id = l.id and j.partition_key = v_at and j.state = 'available'
+              order by j.keys limit 1
+            ) as keys, (
+              select j.keys from headgate.job j where j.lane_id = l.id and j.partition_key = v_at and j.state = 'available'
+              order by j.keys desc limit 1
+            ) as last_keys
+          from unnest(p_lanes) l(id)
+        ) g where g.keys is not null;
+      if v_is_split then
+        select array_agg(g.lane_id), array_agg(g.keys) into v_lane_ids, v_keys
+          from headgate.groups(p_lanes, v_at, v_at || chr(1), 100) g;
+      end if;
+      v_bounds := '{}';
+      v_is_shared := false;
+      v_has_classes := false;
+      for m in 1..coalesce(cardinality(v_lane_ids), 0) loop
+        v_bounds[m] := least(v_allowed, v_rest);
+        if v_lane_ids[m] = any(p_lanes) and p_suspects[array_position(p_lanes, v_lane_ids[m])] then
+          v_bounds[m] := 1;
+        end if;
+        foreach v_rule in array v_rules loop
+          continue when v_rule.lane_id <> v_lane_ids[m];
+          v_has_classes := v_has_classes or v_rule.scope = 'class';
+          v_name := v_rule.policy || chr(31) || case
+            when v_rule.nth is not null then headgate.key_at(v_keys[m], v_rule.nth)
+            when v_rule.scope = 'partition' then v_at else '' end;
+          v_place := array_position(v_names, v_name);
+          if v_place is null then
+            v_place := cardinality(v_names) + 1;
+            v_names[v_place] := v_name;
+            if v_rule.scope = 'class' then
+              v_rooms[v_place] := (
+                select case when b.closed_until_ms > p_now then 0
+                  else greatest(headgate.refilled(b.units, b.at_ms, p_now, r.rate_limit, r.window_ms, r.burst), 0) end
+                from headgate.rate_class r left join headgate.bucket b
+                  on b.class = r.name and b.key = split_part(v_name, chr(31), 2) where r.name = v_rule.policy);
+            else
+              v_running[v_place] := case when v_rule.scope = 'partition' then v_held[n]
+                else (select count(*) from headgate.holders(v_rule.policy, split_part(v_name, chr(31), 2))) end;
+              v_rooms[v_place] := case when v_rule.on_saturated = 'cancel_running' then v_rule.most
+                else greatest(v_rule.most - v_running[v_place], 0) end;
+            end if;
+            v_full[v_place] := v_rooms[v_place];
+          end if;
+          if v_rooms[v_place] / v_rule.unit < v_bounds[m] then
+            v_bounds[m] := greatest(v_rooms[v_place] / v_rule.unit, 0);
+            v_is_shared := v_is_shared or v_rule.scope <> 'partition';
+            if v_bounds[m] = 0 and v_rule.on_saturated in ('discard', 'cancel_incoming') then
+              v_gone := headgate.end_waiting(v_lane_ids[m], v_at, v_keys[m], v_rule.on_saturated);
+              ended := ended || v_gone;
+            end if;
+          end if;
+        end loop;
+      end loop;
+
+      -- The jobs. Those of an only group that cost 1 each are taken at once, others one by one.
+      v_got := 0;
+      v_blocked := '{}';
+      if v_bounds = array[0::bigint] then
+        null;
+      elsif cardinality(v_lane_ids) = 1 and not (v_has_classes and exists (
+        select from (
+          select j.weights from headgate.job j
+          where j.lane_id = v_lane_ids[1] and j.partition_key = v_at and j.keys = v_keys[1] and j.state = 'available'
+          order by j.priority desc, j.scheduled_at_ms, j.id limit v_bounds[1]
+        ) h where h.weights is not null)) then
+        select array_agg(t.row) filter (where not t.is_late and not t.is_closed) as row,
+            array_agg(t.id) filter (where t.is_late) as late,
+            array_agg(t.id) filter (where t.is_closed and not t.is_late) as closed into v_job
+          from (
+            select j.ctid as row, j.id, headgate.is_late(j, p_now) as is_late,
+              v_has_closed and exists (select from headgate.strike s
+                where s.fingerprint = j.fingerprint and s.closed_at_ms is not null) as is_closed
+            from headgate.job j
+            where j.lane_id = v_lane_ids[1] and j.partition_key = v_at and j.keys = v_keys[1] and j.state = 'available'
+            order by j.priority desc, j.scheduled_at_ms, j.id limit v_bounds[1]
+            for no key update skip locked
+          ) t;
+        taken := taken || v_job.row;
+        late := late || v_job.late;
+        closed := closed || v_job.closed;
+        v_got := coalesce(cardinality(v_job.row), 0);
+        foreach v_rule in array v_rules loop
+          continue when v_rule.lane_id <> v_lane_ids[1];
+          v_place := array_position(v_names, v_rule.policy || chr(31) || case
+            when v_rule.nth is not null then headgate.key_at(v_keys[1], v_rule.nth)
+            when v_rule.scope = 'partition' then v_at else '' end);
+          v_rooms[v_place] := v_rooms[v_place] - v_got * v_rule.unit;
+        end loop;
+      elsif v_bounds <> '{}' then
+        <<jobs>>
+        for v_job in
+          select g.no, h.* from unnest(v_lane_ids, v_keys, v_bounds) with ordinality g(lane_id, keys, bound, no)
+          cross join lateral (
+            select j.ctid as row, j.id, j.priority, j.scheduled_at_ms, j.weights, headgate.is_late(j, p_now) as is_late,
+              v_has_closed and exists (select from headgate.strike s
+                where s.fingerprint = j.fingerprint and s.closed_at_ms is not null) as is_closed
+            from headgate.job j
+            where j.lane_id = g.lane_id and j.partition_key = v_at and j.keys = g.keys and j.state = 'available'
+            order by j.priority desc, j.scheduled_at_ms, j.id limit g.bound
+          ) h
+          order by h.priority desc, h.scheduled_at_ms, h.id
+        loop
+          exit when v_got >= least(v_allowed, v_rest);
+          continue when v_job.no = any(v_blocked);
+          for pass in 1..2 loop
+            foreach v_rule in array v_rules loop
+              continue when v_rule.lane_id <> v_lane_ids[v_job.no];
+              v_place := array_position(v_names, v_rule.policy || chr(31) || case
+                when v_rule.nth is not null then headgate.key_at(v_keys[v_job.no], v_rule.nth)
+                when v_rule.scope = 'partition' then v_at else '' end);
+              v_cost := v_rule.unit * case when v_rule.scope = 'class' then coalesce(v_job.weights[v_rule.nth], 1) else 1 end;
+              if pass = 2 then
+                v_rooms[v_place] := v_rooms[v_place] - v_cost;
+              elsif v_rooms[v_place] < least(v_cost, v_rule.most) then
+                v_blocked := v_blocked || v_job.no::int;
+                v_is_shared := v_is_shared or v_rule.scope <> 'partition';
+                continue jobs;
+              end if;
+            end loop;
+            if pass = 1 then
+              perform from headgate.job j where j.ctid = v_job.row and j.state = 'available' for no key update skip locked;
+              continue jobs when not found;
+              if v_job.is_late then
+                late := late || v_job.id;
+              elsif v_job.is_closed then
+                closed := closed || v_job.id;
+              end if;
+              continue jobs when v_job.is_late or v_job.is_closed;
+              taken := taken || v_job.row;
+              v_got := v_got + 1;
+            end if;
+          end loop;
+        end loop;
+      end if;
+      v_rest := v_rest - v_got;
+
+      -- Whose turn it is after this.
+      v_turn := v_at;
+      v_remaining := case when v_rest = 0 then greatest(v_allowed - v_got, 0) else 0 end;
+      if v_is_shared and v_held_turn is null and v_got < v_allowed then
+        v_held_turn := v_at;
+        v_held_remaining := v_allowed - v_got;
+      end if;
+    end loop;
+  end loop;
+  -- A pass that could not see all has to go on behind what it saw.
+  if v_held_turn is not null and (is_round or v_rest = 0) then
+    v_turn := v_held_turn;
+    v_remaining := v_held_remaining;
+  end if;
+  if visited > 0 then
+    insert into headgate.queue_turn as t (queue, partition_key, remaining) values (p_queue, v_turn, v_remaining)
+      on conflict (queue) do update set partition_key = excluded.partition_key, remaining = excluded.remaining
+      where (t.partition_key, t.remaining) <> (excluded.partition_key, excluded.remaining);
   end if;
 
-  -- What the policies leave for each.
-  v_rooms := array(select r from headgate.rooms(p_queue, v_lanes, v_partitions, v_keys, p_now) r)
-    -- Of suspects, one.
-    || array(select (g.place, ' suspect', '', 1, 1, null, 1, 0, null)::headgate.room
-      from unnest(v_lanes) with ordinality g(lane_id, place)
-      join unnest(p_lanes, p_suspects) o(lane_id, suspect) on o.lane_id = g.lane_id and o.suspect);
-  select array_agg(coalesce(b.bound, 2147483647)::int order by g.no) into v_bounds
-    from generate_subscripts(v_lanes, 1) g(no)
-    left join (select r.place, min(r.room / r.unit) as bound from unnest(v_rooms) r group by r.place) b on b.place = g.no;
-  ended := headgate.end_saturated(v_rooms, v_lanes, v_partitions, v_keys);
-
-  -- How much each partition gives in a round.
-  with part as (
-    select p.place, p.partition_key from (
-      select distinct u.place, u.partition_key from unnest(v_places, v_partitions) u(place, partition_key)) p
-  ), flight as (
-    select p.place, count(r.*) as held from part p left join lateral (
-      select from headgate.job j where j.lane_id in (select l.id from headgate.lane l where l.queue = p_queue)
-        and j.state = 'running' and j.partition_key = p.partition_key limit 1000
-    ) r on true
-    where v_base is null and v_places[cardinality(v_places)] > 1 group by p.place
-  ), total as (
-    select sum(f.held) as held, count(*) as peers from flight f
-  )
-  select array_agg(coalesce(o.quantum, v_base,
-      case when f.held >= 2 and f.held * (t.peers - 1) > 2 * (t.held - f.held) then 1 else v_auto end) order by p.place)
-    into v_quanta
-    from part p cross join total t left join flight f on f.place = p.place
-    left join headgate.partition o on o.queue = p_queue and o.partition_key = p.partition_key;
-  v_rounds := case when is_round then greatest(ceil(p_capacity::numeric / (
-    select sum(v_quanta[u.place]) from (
-      select distinct s.place from unnest(v_places, v_bounds) s(place, bound) where s.bound > 0) u)), 1) else 1 end;
-
-  -- Whose turn is how long; each policy's room is given away in that order.
-  with head as (
-    select h.*, g.no, g.place, g.partition_key, v_quanta[g.place] as quantum,
-      case when g.place = 1 and v_remaining > 0 then least(v_remaining, 4 * v_quanta[1]) else v_quanta[g.place] end as first,
-      row_number() over (partition by g.place order by h.priority desc, h.scheduled_at_ms, h.id) as nth
-    from unnest(v_lanes, v_partitions, v_keys, v_places, v_bounds) with ordinality
-      g(lane_id, partition_key, keys, place, bound, no)
-    cross join lateral (
-      select j.ctid as row, j.id, j.priority, j.scheduled_at_ms, j.weights from headgate.job j
-      where j.lane_id = g.lane_id and j.partition_key = g.partition_key and j.keys = g.keys and j.state = 'available'
-      order by j.priority desc, j.scheduled_at_ms, j.id
-      limit least(g.bound, p_capacity, v_quanta[g.place] * v_rounds)
-    ) h
-    where g.bound > 0
-  ), turn as (
-    select h.*, case when h.nth <= h.first then 1 else 2 + (h.nth - h.first - 1) / h.quantum end as round
-    from head h
-  ), candidate as materialized (
-    select t.*, row_number() over (order by t.round, t.place, t.nth) as rank
-    from turn t where t.round <= v_rounds order by t.round, t.place, t.nth limit p_capacity
-  ), tight as materialized (
-    -- The policies that may not have room for all of them.
-    select r.policy, r.key from (
-      select c.no, count(*) as jobs, bool_or(c.weights is not null) as is_weighed from candidate c group by c.no
-    ) c join unnest(v_rooms) r on r.place = c.no
-    group by r.policy, r.key having sum(c.jobs * r.unit) > min(r.room) or bool_or(c.is_weighed and r.nth is not null)
-  ), refused as (
-    select s.rank from (
-      select c.rank, r.room,
-        sum(least(r.unit * coalesce(c.weights[r.nth], 1), r.most)) over (partition by r.policy, r.key order by c.rank) as spent
-      from tight t join unnest(v_rooms) r on r.policy = t.policy and r.key = t.key join candidate c on c.no = r.place
-    ) s where s.spent > s.room
-  ), chosen as (
-    select c.* from candidate c where c.rank not in (select r.rank from refused r)
-  )
-  select array(select c.row from chosen c), array(
-      select (r.policy, r.key, sum(r.unit * coalesce(c.weights[r.nth], 1)))::headgate.cost
-      from chosen c join unnest(v_rooms) r on r.place = c.no where r.nth is not null group by r.policy, r.key
-    ), l.partition_key, l.first + (l.round - 1) * l.quantum - l.nth
-    into v_picks, v_costs, v_turn, v_remaining
-    from (select count(*) = p_capacity or exists (select from refused) as is_short from candidate) c
-    left join lateral (select * from chosen order by rank desc limit 1) l on c.is_short;
-
-  -- The turn of a pass that was not cut short ended with the last partition seen.
-  if v_turn is null then
-    v_turn := v_partitions[visited];
-    v_remaining := 0;
-  end if;
-  insert into headgate.queue_turn as t (queue, partition_key, remaining) values (p_queue, v_turn, v_remaining)
-    on conflict (queue) do update set partition_key = excluded.partition_key, remaining = excluded.remaining
-    where (t.partition_key, t.remaining) <> (excluded.partition_key, excluded.remaining);
-
-  v_has_closed := exists (select from headgate.strike s where s.closed_at_ms is not null);
-  select array_agg(j.row) filter (where not j.is_late and not j.is_closed), array_agg(j.id) filter (where j.is_late),
-    array_agg(j.id) filter (where j.is_closed and not j.is_late) into taken, late, closed
-    from (
-      select j.ctid as row, j.id, headgate.is_late(j, p_now) as is_late, v_has_closed and exists (select from headgate.strike s
-        where s.fingerprint = j.fingerprint and s.closed_at_ms is not null) as is_closed
-      from headgate.job j where j.ctid = any(v_picks) and j.state = 'available'
-      for no key update skip locked
-    ) j;
-  if taken is null or v_rooms = '{}' then
-    return;
-  end if;
-  if cardinality(taken) < cardinality(v_picks) then
-    v_costs := array(select (c.class, c.key, sum(c.weight * r.window_ms))::headgate.cost
-      from headgate.charges(array(select j.id from headgate.job j where j.ctid = any(taken))) c
-      join headgate.rate_class r on r.name = c.class group by c.class, c.key);
-  end if;
-  if v_costs <> '{}' then
-    perform headgate.charge(v_costs, p_now);
-  end if;
-  if exists (select from unnest(v_rooms) r where r.on_saturated = 'cancel_running') then
-    superseded := headgate.supersede_for(taken, v_rooms, v_lanes, v_partitions, v_keys);
+  -- The charges, and room for newcomers.
+  foreach v_rule in array v_rules loop
+    continue when v_rule.scope <> 'class' and v_rule.on_saturated <> 'cancel_running';
+    for place in 1..cardinality(v_names) loop
+      continue when split_part(v_names[place], chr(31), 1) <> v_rule.policy or v_rooms[place] = v_full[place];
+      if v_rule.scope = 'class' then
+        perform headgate.charge(v_rule.policy, split_part(v_names[place], chr(31), 2), v_full[place] - v_rooms[place], p_now);
+      elsif v_running[place] + v_full[place] - v_rooms[place] > v_rule.most then
+        superseded := superseded || headgate.supersede_oldest(v_rule.policy, split_part(v_names[place], chr(31), 2),
+          (v_running[place] + v_full[place] - v_rooms[place] - v_rule.most)::int);
+      end if;
+      -- Several lanes share it.
+      v_full[place] := v_rooms[place];
+    end loop;
+  end loop;
+  if taken = '{}' then
+    taken := null;
   end if;
 end $$;
 
--- Takes the costs from the buckets. An overdraft is paid back by the refill: a weight beyond the burst is admitted by a
--- full bucket.
-create function headgate.charge(p_costs headgate.cost[], p_now bigint) returns void language plpgsql volatile as $$
+-- An overdraft is paid back by the refill: a weight beyond the burst is admitted by a full bucket.
+create function headgate.charge(p_class text, p_key text, p_units bigint, p_now bigint) returns void language plpgsql volatile as $$
 begin
   insert into headgate.bucket as b (class, key, units, at_ms)
-    select c.class, c.key, r.burst * r.window_ms - c.units, p_now
-    from unnest(p_costs) c join headgate.rate_class r on r.name = c.class
-    order by c.class, c.key
+    select r.name, p_key, r.burst * r.window_ms - p_units, p_now from headgate.rate_class r where r.name = p_class
     -- As it is under the row's lock: a settlement that corrects a charge holds no lock of the gate.
     on conflict (class, key) do update set at_ms = p_now, units = (
-      select headgate.refilled(b.units, b.at_ms, p_now, r.rate_limit, r.window_ms, r.burst)
-        - (r.burst * r.window_ms - excluded.units)
-      from headgate.rate_class r where r.name = excluded.class);
+      select headgate.refilled(b.units, b.at_ms, p_now, r.rate_limit, r.window_ms, r.burst) - p_units
+      from headgate.rate_class r where r.name = p_class);
+end $$;
+
+-- Newest wins: as many of the oldest holders of a slot go as the newcomers need.
+create function headgate.supersede_oldest(p_limit text, p_slot text, p_count int) returns text[] language plpgsql volatile as $$
+begin
+  return array(select s.job_id from headgate.supersede(array(
+    select h.id from headgate.holders(p_limit, p_slot) h order by h.claimed_at_ms, h.id limit p_count)) s);
+end $$;
+
+-- Waiting jobs of a full slot whose limit does not let them wait: a bounded number a call.
+create function headgate.end_waiting(p_lane int, p_partition text, p_keys text, p_how text) returns text[]
+language plpgsql volatile as $$
+declare
+  v_ids text[] := array(
+    select j.id from headgate.job j
+    where j.lane_id = p_lane and j.partition_key = p_partition and j.keys = p_keys and j.state = 'available'
+    order by j.priority desc, j.scheduled_at_ms, j.id limit 100
+    for no key update skip locked);
+begin
+  if p_how = 'discard' then
+    return array(select d.job_id from headgate.discard(v_ids) d);
+  end if;
+  return array(select c.job_id from headgate.cancel_incoming(v_ids) c);
 end $$;
 
 -- What each job costs, by bucket.
@@ -326,61 +504,6 @@ language sql stable as $$
   cross join unnest(l.classes) with ordinality c(class, nth)
   where j.id = any(p_ids)
 $$;
-
--- Newest wins: of each slot under cancel_running, as many of the oldest holders go as the newcomers need.
-create function headgate.supersede_for(
-  p_taken tid[], p_rooms headgate.room[], p_lanes int[], p_partitions text[], p_keys text[]
-) returns text[] language plpgsql volatile as $$
-declare
-  v_slot record;
-  v_ids text[];
-  v_gone text[] := '{}';
-begin
-  for v_slot in
-    select r.policy, r.key, count(*) + max(r.running) - max(r.most) as excess
-    from headgate.job j
-    join unnest(p_lanes, p_partitions, p_keys) with ordinality g(lane_id, partition_key, keys, place)
-      on g.lane_id = j.lane_id and g.partition_key = j.partition_key and g.keys = j.keys
-    join unnest(p_rooms) r on r.place = g.place and r.on_saturated = 'cancel_running'
-    where j.ctid = any(p_taken) group by r.policy, r.key order by r.policy, r.key
-  loop
-    continue when v_slot.excess <= 0;
-    v_ids := array(select h.id from headgate.holders(v_slot.policy, v_slot.key) h
-      where h.id <> all(v_gone) order by h.claimed_at_ms, h.id limit v_slot.excess);
-    v_gone := v_gone || array(select s.job_id from headgate.supersede(v_ids) s);
-  end loop;
-  return v_gone;
-end $$;
-
--- Waiting jobs of a full slot whose limit does not let them wait: a bounded number a call.
-create function headgate.end_saturated(p_rooms headgate.room[], p_lanes int[], p_partitions text[], p_keys text[])
-returns text[] language plpgsql volatile as $$
-declare
-  v_discarded text[];
-  v_cancelled text[];
-begin
-  if not exists (select from unnest(p_rooms) r where r.room <= 0 and r.on_saturated in ('discard', 'cancel_incoming')) then
-    return null;
-  end if;
-  select array_agg(w.id) filter (where w.is_discarded), array_agg(w.id) filter (where not w.is_discarded)
-    into v_discarded, v_cancelled
-    from (
-      select j.id, full_group.is_discarded from (
-        select r.place, bool_or(r.on_saturated = 'discard') as is_discarded from unnest(p_rooms) r
-        where r.room <= 0 and r.on_saturated in ('discard', 'cancel_incoming') group by r.place
-      ) full_group
-      cross join lateral (
-        select j.id from headgate.job j
-        where j.lane_id = p_lanes[full_group.place] and j.partition_key = p_partitions[full_group.place]
-          and j.keys = p_keys[full_group.place] and j.state = 'available'
-        order by j.priority desc, j.scheduled_at_ms, j.id limit 100
-        for no key update skip locked
-      ) j
-      limit 100
-    ) w;
-  return array(select d.job_id from headgate.discard(v_discarded) d)
-    || array(select c.job_id from headgate.cancel_incoming(v_cancelled) c);
-end $$;
 
 -- Past its deadline, or longer in the queue than it allows. The time in the queue ends with the first start.
 create function headgate.is_late(p_job headgate.job, p_now bigint) returns boolean language sql immutable as $$

@@ -99,13 +99,13 @@ begin
     from (select max(m.served) as served from headgate.queue_turn m where m.queue = any(v_queues)) most
     where t.queue = any(v_queues) and t.served < most.served - v_scale;
   return query
-    select n.queue, count(*)::int from (
+    select q.name, count(n.queue)::int from unnest(v_queues) q(name) left join (
       select t.queue from headgate.queue_turn t
       left join headgate.queue q on q.name = t.queue
       cross join generate_series(1, p_capacity) n
       where t.queue = any(v_queues)
       order by t.served + n * v_scale / coalesce(q.weight, 1), t.queue limit p_capacity
-    ) n group by n.queue order by n.queue;
+    ) n on n.queue = q.name group by q.name order by q.name;
 end $$;
 
 -- Jobs of lanes without policies, in queue order over all of them. A lane that gave less than its share is dry, and so
@@ -234,7 +234,7 @@ create function headgate.admit(
 declare
   v_now bigint := headgate.now_ms();
   v_free int := p_capacity;
-  v_visits int := 1000;   -- groups of jobs looked at under policies, in the whole call
+  v_visits int := 600;    -- partitions looked at under policies, in the whole call
   v_lanes int[];
   v_lane_queues text[];
   v_suspects boolean[];
@@ -284,6 +284,7 @@ begin
     end if;
 
     for n in 1..cardinality(v_queues) loop
+      continue when v_shares[n] = 0;
       if cardinality(v_queues) = 1 and v_lane_queues[1] = all(v_lane_queues) then
         v_own := v_lanes;
         v_own_suspects := v_suspects;
@@ -294,8 +295,7 @@ begin
       if v_queues[n] = any(v_gated) then
         select d.taken, d.late, d.closed, d.ended, d.superseded, d.visited, d.is_round
           into v_taken, v_late, v_closed, v_ended, v_superseded, v_visited, v_is_round
-          from headgate.draw(v_queues[n], v_own, v_own_suspects, v_shares[n], p_quantum,
-            least(v_visits, (v_shares[n] / coalesce(p_quantum, greatest(10, v_shares[n] / 4)) + 2) << least(round - 1, 8)), v_now) d;
+          from headgate.draw(v_queues[n], v_own, v_own_suspects, v_shares[n], p_quantum, v_visits, v_now) d;
         v_visits := v_visits - v_visited;
         -- All partitions were seen, and gave nothing: they have nothing to give.
         v_dry := case when v_visited = 0 or v_is_round and v_taken is null and v_late is null and v_closed is null
