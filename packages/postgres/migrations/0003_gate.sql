@@ -14,12 +14,20 @@ returns table (id int, queue text, suspect boolean, is_gated boolean) language s
       select from headgate.worker w where w.id = l.worker and w.seen_at_ms + w.lease_ms > p_now))
 $$;
 
--- One call at a time for each policy of these lanes, always in the order of the locks.
+-- One call at a time for each policy of these lanes, always in the order of the locks. A policy that was made while they
+-- were waited for is locked as well.
 create function headgate.lock_policies(p_lanes int[]) returns void language plpgsql volatile as $$
+declare
+  v_locked bigint[] := '{}';
+  v_locks bigint[];
 begin
-  perform pg_advisory_xact_lock(k.lock) from (
-    select distinct k.lock from headgate.lane l cross join unnest(l.locks) k(lock) where l.id = any(p_lanes) order by k.lock
-  ) k;
+  loop
+    v_locks := array(select distinct k.lock from headgate.lane l cross join unnest(l.locks) k(lock)
+      where l.id = any(p_lanes) and k.lock <> all(v_locked) order by k.lock);
+    exit when v_locks = '{}';
+    perform pg_advisory_xact_lock(k.lock) from unnest(v_locks) k(lock);
+    v_locked := v_locked || v_locks;
+  end loop;
 end $$;
 
 -- The first p_limit pairs of partition and keys that have a ready job in these lanes, from partition p_from on and
@@ -139,6 +147,7 @@ end $$;
 -- What a policy says of the jobs of one lane.
 create type headgate.rule as (
   lane_id int,
+  name text,            -- no other policy's
   policy text,          -- a class or a limit
   scope text,           -- of the limit, or 'class'
   nth int,              -- which of a job's keys counts; null where none does
@@ -148,17 +157,24 @@ create type headgate.rule as (
 );
 
 create function headgate.rules(p_lanes int[]) returns setof headgate.rule language sql stable as $$
-  select l.id, c.name, c.scope,
+  select l.id, 'limit ' || c.name || chr(31), c.name, c.scope,
     case c.scope when 'key' then cardinality(l.classes) + array_position(l.limits, c.name) end,
     c.max_concurrent::bigint, 1::bigint, c.on_saturated
   from headgate.lane l join headgate.concurrency_limit c on c.scope in ('queue', 'partition') and c.subject = l.queue
     or c.scope = 'kind' and c.subject = l.kind or c.scope = 'key' and c.name = any(l.limits)
   where l.id = any(p_lanes)
   union all
-  select l.id, r.name, 'class', c.nth::int, r.burst * r.window_ms, r.window_ms, null
+  select l.id, 'class ' || r.name || chr(31), r.name, 'class', c.nth::int, r.burst * r.window_ms, r.window_ms, null
   from headgate.lane l cross join unnest(l.classes) with ordinality c(class, nth)
   join headgate.rate_class r on r.name = c.class
   where l.id = any(p_lanes)
+$$;
+
+-- Which slot of a limit, or bucket of a class.
+create function headgate.slot_key(p_rule headgate.rule, p_partition text, p_keys text) returns text
+language sql immutable parallel safe as $$
+  select case when p_rule.nth is not null then split_part(p_keys, chr(31), p_rule.nth)
+    when p_rule.scope = 'partition' then p_partition else '' end
 $$;
 
 -- One pass over partitions of a queue, from where the last one ended. Answers the jobs it locked, charged and made room
@@ -209,7 +225,7 @@ declare
   v_has_classes boolean;
   v_is_shared boolean;    -- a policy that others share was the bound
   v_rule headgate.rule;
-  v_name text;
+  v_key text;
   v_place int;
   v_group record;
   v_job record;
@@ -217,11 +233,14 @@ declare
   v_blocked int[];
   v_cost bigint;
   v_gone text[];
-  -- What is left of each slot and bucket met so far.
+  -- The slots and buckets met so far: what was and is left of each, and who is in it.
   v_names text[] := '{}';
-  v_rooms bigint[] := '{}';
+  v_slot_rules headgate.rule[] := '{}';
+  v_slot_keys text[] := '{}';
   v_full bigint[] := '{}';
-  v_running int[] := '{}';
+  v_rooms bigint[] := '{}';
+  v_running bigint[] := '{}';
+  v_has_suspect boolean := false;
 begin
   visited := 0;
   is_round := false;
@@ -302,30 +321,34 @@ begin
       v_has_classes := false;
       for m in 1..coalesce(cardinality(v_lane_ids), 0) loop
         v_bounds[m] := least(v_allowed, v_rest);
-        if v_lane_ids[m] = any(p_lanes) and p_suspects[array_position(p_lanes, v_lane_ids[m])] then
-          v_bounds[m] := 1;
+        if p_suspects[array_position(p_lanes, v_lane_ids[m])] then
+          v_bounds[m] := case when v_has_suspect then 0 else 1 end;
         end if;
         foreach v_rule in array v_rules loop
           continue when v_rule.lane_id <> v_lane_ids[m];
           v_has_classes := v_has_classes or v_rule.scope = 'class';
-          v_name := v_rule.policy || chr(31) || case
-            when v_rule.nth is not null then headgate.key_at(v_keys[m], v_rule.nth)
-            when v_rule.scope = 'partition' then v_at else '' end;
-          v_place := array_position(v_names, v_name);
+          v_key := headgate.slot_key(v_rule, v_at, v_keys[m]);
+          v_place := array_position(v_names, v_rule.name || v_key);
           if v_place is null then
             v_place := cardinality(v_names) + 1;
-            v_names[v_place] := v_name;
+            v_names[v_place] := v_rule.name || v_key;
+            v_slot_rules[v_place] := v_rule;
+            v_slot_keys[v_place] := v_key;
             if v_rule.scope = 'class' then
               v_rooms[v_place] := (
                 select case when b.closed_until_ms > p_now then 0
                   else greatest(headgate.refilled(b.units, b.at_ms, p_now, r.rate_limit, r.window_ms, r.burst), 0) end
                 from headgate.rate_class r left join headgate.bucket b
-                  on b.class = r.name and b.key = split_part(v_name, chr(31), 2) where r.name = v_rule.policy);
+                  on b.class = r.name and b.key = v_key where r.name = v_rule.policy);
+            elsif v_rule.on_saturated = 'cancel_running' then
+              -- Newcomers may take all of it, but not from one another.
+              v_running[v_place] := (select count(*) from headgate.holders(v_rule.policy, v_key));
+              v_rooms[v_place] := v_rule.most - (
+                select count(*) from headgate.holders(v_rule.policy, v_key) h where h.claimed_at_ms >= p_now);
             else
               v_running[v_place] := case when v_rule.scope = 'partition' then v_held[n]
-                else (select count(*) from headgate.holders(v_rule.policy, split_part(v_name, chr(31), 2))) end;
-              v_rooms[v_place] := case when v_rule.on_saturated = 'cancel_running' then v_rule.most
-                else greatest(v_rule.most - v_running[v_place], 0) end;
+                else (select count(*) from headgate.holders(v_rule.policy, v_key)) end;
+              v_rooms[v_place] := greatest(v_rule.most - v_running[v_place], 0);
             end if;
             v_full[v_place] := v_rooms[v_place];
           end if;
@@ -369,9 +392,7 @@ begin
         v_got := coalesce(cardinality(v_job.row), 0);
         foreach v_rule in array v_rules loop
           continue when v_rule.lane_id <> v_lane_ids[1];
-          v_place := array_position(v_names, v_rule.policy || chr(31) || case
-            when v_rule.nth is not null then headgate.key_at(v_keys[1], v_rule.nth)
-            when v_rule.scope = 'partition' then v_at else '' end);
+          v_place := array_position(v_names, v_rule.name || headgate.slot_key(v_rule, v_at, v_keys[1]));
           v_rooms[v_place] := v_rooms[v_place] - v_got * v_rule.unit;
         end loop;
       elsif v_bounds <> '{}' then
@@ -393,9 +414,7 @@ begin
           for pass in 1..2 loop
             foreach v_rule in array v_rules loop
               continue when v_rule.lane_id <> v_lane_ids[v_job.no];
-              v_place := array_position(v_names, v_rule.policy || chr(31) || case
-                when v_rule.nth is not null then headgate.key_at(v_keys[v_job.no], v_rule.nth)
-                when v_rule.scope = 'partition' then v_at else '' end);
+              v_place := array_position(v_names, v_rule.name || headgate.slot_key(v_rule, v_at, v_keys[v_job.no]));
               v_cost := v_rule.unit * case when v_rule.scope = 'class' then coalesce(v_job.weights[v_rule.nth], 1) else 1 end;
               if pass = 2 then
                 v_rooms[v_place] := v_rooms[v_place] - v_cost;
@@ -421,6 +440,8 @@ begin
         end loop;
       end if;
       v_rest := v_rest - v_got;
+      v_has_suspect := v_has_suspect or v_got > 0 and exists (
+        select from unnest(v_lane_ids) g(id) where p_suspects[array_position(p_lanes, g.id)]);
 
       -- Whose turn it is after this.
       v_turn := v_at;
@@ -442,20 +463,19 @@ begin
       where (t.partition_key, t.remaining) <> (excluded.partition_key, excluded.remaining);
   end if;
 
-  -- The charges, and room for newcomers.
-  foreach v_rule in array v_rules loop
-    continue when v_rule.scope <> 'class' and v_rule.on_saturated <> 'cancel_running';
-    for place in 1..cardinality(v_names) loop
-      continue when split_part(v_names[place], chr(31), 1) <> v_rule.policy or v_rooms[place] = v_full[place];
-      if v_rule.scope = 'class' then
-        perform headgate.charge(v_rule.policy, split_part(v_names[place], chr(31), 2), v_full[place] - v_rooms[place], p_now);
-      elsif v_running[place] + v_full[place] - v_rooms[place] > v_rule.most then
-        superseded := superseded || headgate.supersede_oldest(v_rule.policy, split_part(v_names[place], chr(31), 2),
-          (v_running[place] + v_full[place] - v_rooms[place] - v_rule.most)::int);
-      end if;
-      -- Several lanes share it.
-      v_full[place] := v_rooms[place];
-    end loop;
+  -- Room for newcomers, then the charges: jobs are locked before buckets, as settlements do.
+  for place in 1..cardinality(v_names) loop
+    v_rule := v_slot_rules[place];
+    if v_rule.on_saturated = 'cancel_running' and v_running[place] + v_full[place] - v_rooms[place] > v_rule.most then
+      superseded := superseded || headgate.supersede_oldest(v_rule.policy, v_slot_keys[place],
+        (v_running[place] + v_full[place] - v_rooms[place] - v_rule.most)::int);
+    end if;
+  end loop;
+  for place in 1..cardinality(v_names) loop
+    v_rule := v_slot_rules[place];
+    if v_rule.scope = 'class' and v_rooms[place] <> v_full[place] then
+      perform headgate.charge(v_rule.policy, v_slot_keys[place], v_full[place] - v_rooms[place], p_now);
+    end if;
   end loop;
   if taken = '{}' then
     taken := null;
@@ -468,7 +488,7 @@ begin
   insert into headgate.bucket as b (class, key, units, at_ms)
     select r.name, p_key, r.burst * r.window_ms - p_units, p_now from headgate.rate_class r where r.name = p_class
     -- As it is under the row's lock: a settlement that corrects a charge holds no lock of the gate.
-    on conflict (class, key) do update set at_ms = p_now, units = (
+    on conflict (class, key) do update set at_ms = greatest(b.at_ms, p_now), units = (
       select headgate.refilled(b.units, b.at_ms, p_now, r.rate_limit, r.window_ms, r.burst) - p_units
       from headgate.rate_class r where r.name = p_class);
 end $$;
