@@ -97,6 +97,7 @@ function sweeps(state: string): ReadonlyArray<Step> {
     ...isDue ? [] : [{ promote_due: { limit: 9 } }],
     ...applies("lease_lost", "lifecycle", state) ? [] : [{ reclaim: { limit: 9 }, answers: { jobs: [] } }],
     { expire: { limit: 9 }, answers: { jobs: [] } },
+    { quarantine_sweep: { limit: 9 }, answers: { jobs: [] } },
     ...applies("evicted", "lifecycle", state) ? [] : [{ evict: { limit: 9 } }],
     ...applies("admitted", "lifecycle", state) ? [] : [{ admit: { worker: "w2", capacity: 9 }, answers: { jobs: [] } }]
   ]

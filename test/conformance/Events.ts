@@ -17,7 +17,6 @@ export interface Trigger {
 
 /** Undefined for what the corpus has no words for yet. */
 export const triggerOf = (cell: Cell): Trigger | undefined => {
-  if (cell.case.when === "fingerprint_closed") return undefined
   if (cell.row.kind === "outcome") return outcome(cell)
   return lifecycle[cell.row.event]?.(cell)
 }
@@ -33,8 +32,29 @@ const lifecycle: Readonly<Record<string, (cell: Cell) => Trigger | undefined>> =
   admitted: () => ({ steps: [{ admit: { worker: "w2" }, as: "claim" }] }),
   lease_lost: (cell) => {
     const dueMs = READY_MS + 30_000 + 5000
-    return { options: limits(cell, dueMs), steps: [{ advance_ms: 30_000 }, { reclaim: { limit: 9 } }], dueMs }
+    return {
+      options: limits(cell, dueMs),
+      before: closing(cell),
+      steps: [{ advance_ms: 30_000 }, { reclaim: { limit: 9 } }],
+      dueMs
+    }
   },
+  superseded: () => ({
+    before: [saturated(1, "cancel_running"), { advance_ms: 1 }, { enqueue: RIVAL }],
+    steps: [{ admit: { worker: "w2" }, answers: { jobs: [RIVAL.id], ended: { j1: "superseded" } } }]
+  }),
+  discarded: () => ({
+    before: [saturated(0, "discard")],
+    steps: [{ admit: { worker: "w2" }, answers: { jobs: [], ended: { j1: "discarded" } } }]
+  }),
+  cancelled_incoming: () => ({
+    before: [saturated(0, "cancel_incoming")],
+    steps: [{ admit: { worker: "w2" }, answers: { jobs: [], ended: { j1: "cancelled_incoming" } } }]
+  }),
+  fingerprint_quarantined: () => ({
+    before: closed,
+    steps: [{ quarantine_sweep: { limit: 9 }, answers: { jobs: ["j1"] } }]
+  }),
   deadline_passed: () => ({ options: { deadline_at_ms: READY_MS + 10_000 }, steps: [{ advance_ms: 10_000 }, expired] }),
   queue_timeout: () => ({ options: { queue_timeout_ms: 20_000 }, steps: [{ advance_ms: 25_000 }, expired] }),
   operator_cancel: () => ({ steps: [{ cancel: { job: "j1" }, answers: { cancel: "cancelled" } }] }),
@@ -78,12 +98,12 @@ const lifecycle: Readonly<Record<string, (cell: Cell) => Trigger | undefined>> =
 const outcome = (cell: Cell): Trigger => {
   // SAFETY: the outcomes of the table are those of core, which its tests compare.
   const name = cell.row.event as OutcomeName
-  const isLate = name === "released" && cell.case.when === "deadline_before_next_due"
+  const isLate = name === "released" && cell.case.when !== undefined
   const settlement = settlementOf("$held", name, cell.case.when !== undefined)
   const dueMs = READY_MS + (name === "crashed" ? 5000 : isLate ? 1 : settlement.delay_ms ?? 0)
   return {
     options: limits(cell, dueMs),
-    before: isLate ? [{ advance_ms: 1 }] : [],
+    before: [...closing(cell), ...isLate ? [{ advance_ms: 1 }] : []],
     steps: [{ settle: settlement, answers: { state: cell.case.to ?? "" } }],
     dueMs
   }
@@ -112,6 +132,19 @@ const refusal = (when: string | undefined): Pick<Step, "refused" | "answers"> =>
   if (when === "deadline_before_next_due") return { refused: "Invalid" }
   return when === "unique_key_taken" ? { refused: "KeyTaken", answers: { holder_id: RIVAL.id } } : {}
 }
+
+const saturated = (max: number, on_saturated: "discard" | "cancel_incoming" | "cancel_running"): Step => ({
+  set_limit: { name: "most", scope: "kind", kind: "greet", max, on_saturated }
+})
+
+/** Three jobs of the same content crash at once. */
+const closed: ReadonlyArray<Step> = [
+  { enqueue: { id: "bad", many: 3, kind: "greet", priority: 9 } },
+  { admit: { worker: "w2", capacity: 3 }, as: ["bad1", "bad2", "bad3"] },
+  { settle: ["$bad1", "$bad2", "$bad3"].map((claim) => ({ claim, outcome: "crashed" as const })) }
+]
+
+const closing = ({ case: { when } }: Cell): ReadonlyArray<Step> => when === "fingerprint_closed" ? closed : []
 
 const expired: Step = { expire: { limit: 9 }, answers: { jobs: ["j1"] } }
 const UNIQUE = { unique: { key: "k" } } as const

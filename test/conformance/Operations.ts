@@ -14,8 +14,9 @@ import {
   UNIQUE_REPLACE_PRIORITY,
   UNIQUE_REPLACE_SCHEDULED_AT
 } from "@headgate/core/UniqueKey"
-import { Effect } from "effect"
+import { Clock, Effect } from "effect"
 import { outcomeOf } from "./Outcomes.ts"
+import { policyOperations } from "./PolicyOperations.ts"
 import { type Answers, type Arguments, listOf, type NewJob, type OperationName } from "./Scenario.ts"
 import { Stage, type StoreUnderTest } from "./Stage.ts"
 import * as World from "./World.ts"
@@ -25,7 +26,7 @@ export interface Refusal {
   readonly _tag: string
 }
 
-type Operation<Name extends OperationName> = (
+export type Operation<Name extends OperationName> = (
   world: World.World,
   given: Arguments[Name]
 ) => Effect.Effect<Answers, Refusal, StoreUnderTest>
@@ -33,36 +34,50 @@ type Operation<Name extends OperationName> = (
 const advance: Operation<"advance_ms"> = (_, ms) => nothing(Stage.use((stage) => stage.advance(ms)))
 
 const enqueue: Operation<"enqueue"> = Effect.fnUntraced(function*(world, given) {
-  const jobs = yield* Producer.use((producer) => producer.enqueue(listOf(given).map((job) => envelopeOf(world, job))))
+  const jobs = yield* Producer.use((producer) =>
+    producer.enqueue(
+      listOf(given).flatMap((job) => World.copiesOf(job).map((copy) => envelopeOf(world, copy)))
+    )
+  )
   const [only] = jobs
   return only !== undefined && jobs.length === 1 ? { status: only.status } : {}
 })
 
 const admit: Operation<"admit"> = Effect.fnUntraced(function*(world, given) {
-  const { capacity = 1, kinds = World.kindsOf(world), lease_ms = LEASE_MS, queues = ["default"], worker } = given
+  const { capacity = 1, kinds = World.kindsOf(world), lease_ms = LEASE_MS, quantum, queues = ["default"], worker } =
+    given
   const gate = yield* Gate
   const request = {
     worker: WorkerId.make(worker),
     queues,
     kinds: Object.entries(kinds).map(([kind, version]) => ({ kind, version })),
     leaseMs: lease_ms,
-    quantum: undefined
+    quantum
   }
   world.admitted = []
+  const ended: Record<string, string> = {}
   for (let more = true; more && world.admitted.length < capacity;) {
     const leaseId = LeaseId.make(crypto.randomUUID())
     const admission = yield* gate.admit({ ...request, leaseId, capacity: capacity - world.admitted.length })
     const claimed = admission.claims.map((claim) => ({ claim, version: kinds[claim.kind] ?? claim.schemaVersion }))
     world.admitted = [...world.admitted, ...claimed]
+    for (const { jobId, reason } of admission.ended) ended[jobId] = reason
     more = admission.more
   }
-  return { jobs: world.admitted.map(({ claim }) => claim.lease.jobId) }
-})
+  return {
+    jobs: world.admitted.map(({ claim }) => claim.lease.jobId),
+    count: world.admitted.length,
+    partitions: countsOf(world.admitted.map(({ claim }) => claim.partitionKey)),
+    queues: countsOf(world.admitted.map(({ claim }) => claim.queue)),
+    ended
+  }
+}, (effect, _world, { clock_ahead_ms: ahead = 0 }) => Effect.updateService(effect, Clock.Clock, shifted(ahead)))
 
 const settle: Operation<"settle"> = Effect.fnUntraced(function*(world, given) {
   const batch = listOf(given).map((item) => ({
     lease: World.held(world, item.claim).claim.lease,
-    outcome: outcomeOf(item)
+    outcome: outcomeOf(item),
+    charges: item.charges
   }))
   const settled = yield* Leases.use((leases) => leases.settle(batch))
   const [only] = settled
@@ -72,6 +87,9 @@ const settle: Operation<"settle"> = Effect.fnUntraced(function*(world, given) {
   const { jobId, state } = only
   return only._tag === "Applied" ? { state } : yield* new LeaseRejected({ jobId, state })
 })
+
+const abandon: Operation<"abandon"> = (world, { claim }) =>
+  nothing(Gate.use((gate) => gate.abandon(World.held(world, claim).claim.lease.leaseId)))
 
 const renew: Operation<"renew"> = Effect.fnUntraced(function*(world, { claims, lease_ms = LEASE_MS }) {
   const refs = claims.map((name) => World.held(world, name).claim.lease)
@@ -150,6 +168,7 @@ export const operations: { readonly [Name in OperationName]: Operation<Name> } =
   enqueue,
   admit,
   settle,
+  abandon,
   renew,
   checkpoint,
   promote_due: promoteDue,
@@ -162,7 +181,8 @@ export const operations: { readonly [Name in OperationName]: Operation<Name> } =
   release,
   delete: remove,
   reschedule,
-  edit
+  edit,
+  ...policyOperations
 }
 
 const LEASE_MS = 30_000
@@ -173,6 +193,24 @@ const REPLACE = {
   priority: UNIQUE_REPLACE_PRIORITY,
   max_attempts: UNIQUE_REPLACE_MAX_ATTEMPTS
 } as const
+
+/** The clock of a worker whose machine shows another time. */
+const shifted = (byMs: number) => (clock: Clock.Clock): Clock.Clock => ({
+  ...clock,
+  sleep: clock.sleep.bind(clock),
+  currentTimeMillisUnsafe: () => clock.currentTimeMillisUnsafe() + byMs,
+  currentTimeMillis: Effect.map(clock.currentTimeMillis, (ms) => ms + byMs),
+  currentTimeNanosUnsafe: () => clock.currentTimeNanosUnsafe() + BigInt(byMs) * 1_000_000n,
+  currentTimeNanos: Effect.map(clock.currentTimeNanos, (nanos) => nanos + BigInt(byMs) * 1_000_000n),
+  monotonicTimeNanosUnsafe: () => clock.monotonicTimeNanosUnsafe(),
+  monotonicTimeNanos: clock.monotonicTimeNanos
+})
+
+const countsOf = (names: ReadonlyArray<string>): Readonly<Record<string, number>> => {
+  const counts: Record<string, number> = {}
+  for (const name of names) counts[name] = (counts[name] ?? 0) + 1
+  return counts
+}
 
 const nothing = <E, R>(effect: Effect.Effect<unknown, E, R>): Effect.Effect<Answers, E, R> => Effect.as(effect, {})
 
@@ -185,6 +223,11 @@ const envelopeOf = ({ startMs }: World.World, job: NewJob): Envelope => {
     payload: World.bytesOf(job.payload ?? ""),
     queue: job.queue,
     partitionKey: job.partition,
+    fingerprint: job.fingerprint,
+    rates: job.rates?.map(({ key = "", weight = 1, ...rate }) => ({ ...rate, key, weight })),
+    limits: job.limits,
+    stickyWorker: job.sticky_worker,
+    stickyFallbackMs: job.sticky_fallback_ms,
     priority: job.priority,
     pending: job.pending,
     scheduledAtMs: at(job.scheduled_at_ms),

@@ -18,7 +18,13 @@ const outcomes: { readonly [Name in OutcomeName]: (settlement: SettlementArgumen
     delayMs: settlement.delay_ms ?? 0,
     error: errorOf(settlement)
   }),
-  rate_limited: (settlement) => ({ _tag: "RateLimited", delayMs: settlement.delay_ms, error: errorOf(settlement) }),
+  rate_limited: (settlement) => ({
+    _tag: "RateLimited",
+    delayMs: settlement.delay_ms,
+    pushBackMs: settlement.push_back_ms,
+    rateClass: settlement.push_back_class,
+    error: errorOf(settlement)
+  }),
   snooze: ({ delay_ms }) => ({ _tag: "Snooze", delayMs: delay_ms ?? 0 }),
   skip: ({ reason }) => ({ _tag: "Skip", reason: reason ?? "" }),
   revoke: () => ({ _tag: "Revoke" }),

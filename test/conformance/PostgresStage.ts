@@ -12,6 +12,8 @@ const START_MS = Date.UTC(2040, 0, 1)
 /** Lanes stay: no process expects one to vanish that it has seen. The clock is set apart. */
 const kept = ["lane", "test_clock"]
 
+const IDLE = { started_at_ms: 0, seen_at_ms: 0, lease_ms: 0, capacity: 9, running: 0 }
+
 const stage = Layer.effect(
   Stage,
   Effect.gen(function*() {
@@ -41,7 +43,16 @@ const stage = Layer.effect(
     ))
     return Stage.of({
       clear: Effect.orDie(Effect.andThen(clear, Effect.provide(Time.freeze(START_MS), context))),
-      advance: (ms) => Effect.orDie(Effect.asVoid(Effect.provide(Time.advance(ms), context)))
+      advance: (ms) => Effect.orDie(Effect.asVoid(Effect.provide(Time.advance(ms), context))),
+      seen: ({ kinds, leaseMs, queues, worker }) =>
+        Effect.orDie(Effect.asVoid(
+          pg`INSERT INTO ${pg(schema)}.worker ${
+            pg.insert({ id: worker, queues, kinds: Object.keys(kinds), versions: Object.values(kinds), ...IDLE })
+          } ON CONFLICT DO NOTHING`.pipe(Effect.andThen(
+            pg`UPDATE ${pg(schema)}.worker SET seen_at_ms = ${pg(schema)}.now_ms(), lease_ms = ${leaseMs}::bigint
+              WHERE id = ${worker}`
+          ))
+        ))
     })
   })
 )

@@ -50,7 +50,7 @@ const perform = Effect.fnUntraced(function*(world: World.World, step: Step) {
   if (step.refused !== undefined) return { expected: `refused ${step.refused}`, actual: { accepted: answers } }
   const names = step.as === undefined ? undefined : [step.as].flat()
   if (names !== undefined && !World.nameClaims(world, names)) {
-    return { expected: `${names.length} claimed, as ${names.join(", ")}`, actual: answers }
+    return { expected: `${names.length} claimed, as ${names.join(", ")}`, actual: { jobs: answers.jobs } }
   }
   // A refused settlement is never passed over: the step must have named it.
   return differences({ ...answers.rejected && { rejected: [] }, ...step.answers }, { ...answers }, name === "admit")

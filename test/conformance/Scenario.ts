@@ -23,6 +23,7 @@ export interface Arguments {
   readonly enqueue: OneOrMore<NewJob>
   readonly admit: AdmitArguments
   readonly settle: OneOrMore<SettlementArguments>
+  readonly abandon: { readonly claim: string }
   readonly renew: { readonly claims: ReadonlyArray<string>; readonly lease_ms?: number }
   readonly checkpoint: CheckpointArguments
   readonly promote_due: Sweep
@@ -36,6 +37,16 @@ export interface Arguments {
   readonly delete: OnJob
   readonly reschedule: OnJob & { readonly at_ms?: number; readonly behind?: true }
   readonly edit: OnJob & { readonly payload: string }
+  readonly set_rate_class: RateClassArguments
+  readonly set_limit: LimitArguments
+  readonly set_queue: QueueArguments
+  readonly set_partition: { readonly queue?: string; readonly partition: string; readonly quantum?: number }
+  readonly pause: Switch
+  readonly resume: Switch
+  readonly heartbeat: { readonly worker: string; readonly lease_ms?: number }
+  readonly quarantine_sweep: Sweep
+  readonly release_fingerprint: { readonly fingerprint: string; readonly limit?: number }
+  readonly explain: OnJob
 }
 
 export type OperationName = keyof Arguments
@@ -43,8 +54,11 @@ export type OperationName = keyof Arguments
 export interface NewJob {
   readonly id: string
   readonly kind: string
+  /** So many copies, whose ids are this one and a number of equal length, from 1. */
+  readonly many?: number
   readonly version?: number
   readonly payload?: string
+  readonly fingerprint?: string
   readonly queue?: string
   readonly partition?: string
   readonly priority?: number
@@ -61,6 +75,10 @@ export interface NewJob {
     readonly debounce_ms?: number
     readonly exclude_kind?: boolean
   }
+  readonly rates?: ReadonlyArray<{ readonly class: string; readonly key?: string; readonly weight?: number }>
+  readonly limits?: ReadonlyArray<{ readonly limit: string; readonly key: string }>
+  readonly sticky_worker?: string
+  readonly sticky_fallback_ms?: number
 }
 
 export interface AdmitArguments {
@@ -69,6 +87,9 @@ export interface AdmitArguments {
   readonly kinds?: Readonly<Record<string, number>>
   readonly capacity?: number
   readonly lease_ms?: number
+  readonly quantum?: number
+  /** What the worker's own clock is off by. */
+  readonly clock_ahead_ms?: number
 }
 
 export interface SettlementArguments {
@@ -78,6 +99,43 @@ export interface SettlementArguments {
   readonly result?: string
   readonly error?: string
   readonly reason?: string
+  readonly push_back_ms?: number
+  readonly push_back_class?: string
+  readonly charges?: ReadonlyArray<{ readonly class?: string; readonly key?: string; readonly actual: number }>
+}
+
+export interface RateClassArguments {
+  readonly name: string
+  readonly limit: number
+  readonly window_ms: number
+  readonly burst: number
+  readonly paused?: boolean
+}
+
+export interface LimitArguments {
+  readonly name: string
+  readonly scope: "queue" | "partition" | "kind" | "key"
+  readonly queue?: string
+  readonly kind?: string
+  readonly max: number
+  readonly on_saturated?: "queue" | "discard" | "cancel_incoming" | "cancel_running"
+}
+
+export interface QueueArguments {
+  readonly name: string
+  readonly weight?: number
+  readonly strict?: boolean
+  readonly quantum?: number
+  readonly max_unfinished_jobs?: number
+}
+
+/** What is paused or resumed: one of these; `queue` beside `partition` is where that is. */
+export interface Switch {
+  readonly queue?: string
+  readonly kind?: string
+  readonly class?: string
+  readonly limit?: string
+  readonly partition?: string
 }
 
 export interface CheckpointArguments {
@@ -91,6 +149,19 @@ export interface CheckpointArguments {
 /** What an answer or a refusal says. */
 export interface Answers {
   readonly jobs?: ReadonlyArray<string>
+  readonly count?: number
+  readonly partitions?: Readonly<Record<string, number>>
+  readonly queues?: Readonly<Record<string, number>>
+  readonly ended?: Readonly<Record<string, string>>
+  readonly released?: number
+  readonly blocked_by?: string | null
+  readonly policy?: string | null
+  readonly admissible?: boolean
+  readonly queue?: string
+  readonly limit?: number
+  readonly current?: number
+  readonly incoming?: number
+  readonly fingerprint?: string
   readonly status?: string
   readonly existing_id?: string
   readonly replaced?: boolean

@@ -13,7 +13,7 @@ export interface Held {
 
 export interface World {
   readonly startMs: number
-  /** Every job the scenario ever enqueues. */
+  /** Every job the scenario ever enqueues; of many copies the first and the last. */
   readonly jobs: ReadonlyArray<NewJob>
   readonly claims: Map<string, Held>
   /** What the latest admit claimed. */
@@ -23,8 +23,20 @@ export interface World {
 export const make = (scenario: Scenario, startMs: number): World => {
   const steps = [...scenario.given ?? [], ...scenario.when]
   const jobs = steps.flatMap(({ enqueue }) => enqueue === undefined ? [] : listOf(enqueue))
+    .flatMap((job) =>
+      job.many === undefined ? [job] : copiesOf(job).filter((_, at, all) => at === 0 || at === all.length - 1)
+    )
   return { startMs, jobs, claims: new Map(), admitted: [] }
 }
+
+/** The jobs that one entry of a scenario stands for. */
+export const copiesOf = ({ many, ...job }: NewJob): ReadonlyArray<NewJob> =>
+  many === undefined
+    ? [job]
+    : Array.from(
+      { length: many },
+      (_, at) => ({ ...job, id: job.id + String(at + 1).padStart(String(many).length, "0") })
+    )
 
 /** What a worker of the scenario knows unless it says otherwise: every kind at the highest version enqueued. */
 export const kindsOf = ({ jobs }: World): Readonly<Record<string, number>> => {
@@ -32,6 +44,11 @@ export const kindsOf = ({ jobs }: World): Readonly<Record<string, number>> => {
   for (const { kind, version = 1 } of jobs) versions[kind] = Math.max(version, versions[kind] ?? 1)
   return versions
 }
+
+/** Every queue of the scenario. */
+export const queuesOf = ({ jobs }: World): ReadonlyArray<string> => [
+  ...new Set(jobs.map(({ queue = "default" }) => queue))
+]
 
 /** The claim behind `$name`. */
 export const held = (world: World, reference: string): Held => {

@@ -25,7 +25,7 @@ describe("the scenarios", () => {
     const files = globSync("scenarios/**/*.*", { cwd: root }).sort()
     assert.deepStrictEqual(files.filter((path) => !/^scenarios\/[a-z_]+\/[a-z0-9_]+\.yaml$/.test(path)), [])
     assert.deepStrictEqual(scenarios.map(({ path }) => nameOf(path)), files)
-    assert.isAtLeast(files.length, 70)
+    assert.isAtLeast(files.length, 190)
   })
 
   it("keep to the schema", () => {
@@ -86,6 +86,9 @@ describe("the format", () => {
       { ...sound, when: [{ advance_ms: 1, cancel: { job: "j1" } }] },
       { ...sound, when: [{ cancel: { job: "j1" }, as: "first" }] },
       { ...sound, when: [{ settle: { claim: "first", outcome: "success" } }] },
+      { ...sound, when: [{ settle: { claim: "$first", outcome: "retry", delay_ms: 1, push_back_ms: 1 } }] },
+      { ...sound, when: [{ pause: { queue: "mail", kind: "greet" } }] },
+      { ...sound, when: [{ set_limit: { name: "most", scope: "kind", queue: "mail", max: 1 } }] },
       { ...sound, when: [{ settle: [{ claim: "$first", outcome: "success" }], refused: "LeaseRejected" }] }
     ]
     assert.deepStrictEqual(broken.filter((each) => validate(each)), [])

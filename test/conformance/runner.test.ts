@@ -45,6 +45,25 @@ when: [{ admit: { worker: w1, capacity: 2 }, answers: { jobs: [j1, j2] } }]`,
     ["expected { jobs: [ j1, j2 ] }", "actual   { jobs: [ j2, j1 ] }"]
   ],
   [
+    "claims of other partitions",
+    `given: [{ enqueue: { id: j, many: 12, kind: greet, partition: ann } }, { enqueue: { id: k, kind: greet } }]
+when: [{ admit: { worker: w1, capacity: 20 }, answers: { count: 13, partitions: { ann: 13 } } }]
+then: [{ job: j12, state: running }]`,
+    ["expected { partitions: { ann: 13 } }", "actual   { partitions: { ann: 12, \"\": 1 } }"]
+  ],
+  [
+    "a job that the gate ended, where none may be",
+    `given: [{ enqueue: { id: j1, kind: greet, deadline_at_ms: 1000 } }, { advance_ms: 1000 }]
+when: [{ admit: { worker: w1 }, answers: { jobs: [], ended: {} } }]`,
+    ["expected { ended: {} }", "actual   { ended: { j1: deadline } }"]
+  ],
+  [
+    "another cause",
+    `given: [{ heartbeat: { worker: w1 } }, { enqueue: { id: j1, kind: greet } }, { pause: { kind: greet } }]
+when: [{ explain: { job: j1 }, answers: { blocked_by: queue_paused } }]`,
+    ["expected { blocked_by: queue_paused }", "actual   { blocked_by: paused }"]
+  ],
+  [
     "an answer that the operation does not give",
     "when: [{ advance_ms: 1, answers: { state: running } }]",
     ["expected { state: running }", "actual   { state: null }"]

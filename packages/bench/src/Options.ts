@@ -9,6 +9,7 @@ export interface Options {
   /** Only settings whose name contains this. */
   readonly setting: string | undefined
   readonly processes: ReadonlyArray<number>
+  readonly isQuick: boolean
   readonly rounds: number
   readonly jobs: number
   readonly json: string | undefined
@@ -18,12 +19,12 @@ export interface Options {
   readonly showsStatements: boolean
 }
 
-export const usage = `npm run bench -- [--quick] [--only W1,W2] [--systems a,b] [--setting TEXT] [--processes 1,2]
+export const usage = `npm run bench -- [--quick] [--only W1,W2,W6] [--systems a,b] [--setting TEXT] [--processes 1,2]
   [--rounds N] [--jobs N] [--json FILE] [--profile PREFIX] [--statements]
 Systems: ${Object.keys(systems).join(", ")}
 Measures on the server of DATABASE_URL, else on an embedded one with durable settings.`
 
-const known: ReadonlyArray<WorkloadName> = ["W1", "W2"]
+const known: ReadonlyArray<WorkloadName> = ["W1", "W2", "W6"]
 
 export const parse = (args: ReadonlyArray<string>): Options => {
   const { values } = parseArgs({
@@ -49,6 +50,7 @@ export const parse = (args: ReadonlyArray<string>): Options => {
     systems: names,
     setting: values.setting,
     processes: values.processes.split(",").map((text) => whole("processes", text)),
+    isQuick: values.quick,
     rounds: values.rounds === undefined ? (values.quick ? 2 : 4) : whole("rounds", values.rounds),
     jobs: whole("jobs", values.jobs),
     json: values.json,

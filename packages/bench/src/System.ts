@@ -2,7 +2,7 @@
  * What a job queue must offer to be measured. One file a system; the workloads know nothing but this. The parent
  * process installs and fills, the measured processes produce and work.
  */
-export type WorkloadName = "W1" | "W2"
+export type WorkloadName = "W1" | "W2" | "W6"
 
 /** One way to run a system. Its options are printed with the results. */
 export interface Setting {

@@ -1,6 +1,7 @@
 /** Results as tables for people. */
 import { costMetric, costs, type Result } from "./Measurement.ts"
 import type { Setting, System } from "./System.ts"
+import type { GateResult } from "./workloads/Gate.ts"
 
 export const settingsText = (server: Readonly<Record<string, string>>, systems: ReadonlyArray<System>): string => {
   const list = (options: Setting["options"]) =>
@@ -43,6 +44,23 @@ const costOf = (row: Result, cost: string, results: ReadonlyArray<Result>): stri
   )
   return found === undefined ? "" : shown(found.median)
 }
+
+export const gateTable = (results: ReadonlyArray<GateResult>): string =>
+  [
+    "\nW6: claim statements, beside a plain dequeue or the gate with nothing in its way",
+    ...aligned([
+      ["", "ms", "base ms", "value", "of minima", "bar", "met"],
+      ...results.map((row) => [
+        row.name,
+        row.ms.toFixed(2),
+        row.base_ms?.toFixed(2) ?? "",
+        row.value.toFixed(2),
+        row.value_of_minima.toFixed(2),
+        String(row.bar),
+        row.is_met ? "yes" : "NO"
+      ])
+    ])
+  ].join("\n")
 
 const titleOf = ({ metric, processes, workload }: Result): string =>
   `${workload}: ${metric}, ${processes} process${processes === 1 ? "" : "es"}, jobs/s`

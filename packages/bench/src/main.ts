@@ -10,6 +10,7 @@ import * as Server from "./Server.ts"
 import * as Statements from "./Statements.ts"
 import { systems } from "./systems/index.ts"
 import * as Terminal from "./Terminal.ts"
+import { gate } from "./workloads/Gate.ts"
 
 const say = (line: string): void => console.log(line)
 
@@ -28,11 +29,18 @@ const measure = async (url: string, options: Options.Options): Promise<void> => 
     const collection = await measureAll(server, chosen, options, say)
     const results = collection.results("update")
     say(Terminal.tables(results))
+    const gateResults = options.workloads.includes("W6")
+      ? await gate(server, await systems["headgate"]!(), options, say)
+      : []
+    if (gateResults.length > 0) say(Terminal.gateTable(gateResults))
     if (options.profile !== undefined) say(summaries(options.profile))
     if (options.json !== undefined) {
       const settings = Object.fromEntries(chosen.map(({ name, settings }) => [name, settings]))
       const postgres = { version: server.version, ...server.settings }
-      Fs.writeFileSync(options.json, JSON.stringify({ machine, postgres, settings, results }, null, 2))
+      Fs.writeFileSync(
+        options.json,
+        JSON.stringify({ machine, postgres, settings, results, gate: gateResults }, null, 2)
+      )
     }
   } finally {
     await server.close()

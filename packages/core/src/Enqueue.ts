@@ -7,15 +7,17 @@ import type { Codec, CodecError } from "./Codec.ts"
 import { Envelope } from "./Envelope.ts"
 import { IdGen } from "./IdGen.ts"
 import { wholeMillis, zeroOrMillis } from "./Millis.ts"
+import type { Queue } from "./Queue.ts"
 import { Invalid } from "./Refusals.ts"
 import type { TaskOptions } from "./Task.ts"
+import { called, limitsOf, queueName, ratesOf } from "./TaskPolicies.ts"
 import { traceHeaders } from "./TraceHeaders.ts"
 
 /** What one job may say for itself; the rest comes from its task. */
 export interface EnqueueOptions {
   /** An id of your own: the same id with the same content is stored once, with other content it is `IdConflict`. */
   readonly id?: string | undefined
-  readonly queue?: string | undefined
+  readonly queue?: string | Queue | undefined
   readonly partitionKey?: string | undefined
   /** At most one unfinished job holds a key; the next one is `Duplicate`. */
   readonly uniqueKey?: string | Uint8Array | undefined
@@ -45,6 +47,10 @@ export interface EnqueueOptions {
   readonly tags?: ReadonlyArray<string> | undefined
   /** Stored, but not run before an operator promotes it. */
   readonly pending?: boolean | undefined
+  /** The id of the only worker that may run it. */
+  readonly stickyWorker?: string | undefined
+  /** Others may run it so long after it was due, and before that while the named worker is not alive. Default: never. */
+  readonly stickyFallback?: Duration.Input | undefined
 }
 
 export const envelopeOf = Effect.fnUntraced(function*<P, S, E, Steps extends string>(
@@ -60,15 +66,18 @@ export const envelopeOf = Effect.fnUntraced(function*<P, S, E, Steps extends str
     refuseBoth("deadline", options.deadline, "deadlineAt", options.deadlineAt)
   if (refusal !== undefined) return yield* refusal
   const bytes = yield* Effect.fromResult(codec.encode(payload))
-  const uniqueKey = options.uniqueKey ?? task.uniqueKey?.(payload)
+  const uniqueKey = options.uniqueKey ?? (yield* derived("uniqueKey", task.uniqueKey, payload))
+  const queue = options.queue ?? task.queue
   const deadline = options.deadline ?? (options.deadlineAt === undefined ? task.deadline : undefined)
   return Envelope.make({
     id: options.id ?? ids.next(),
     kind,
     payload: bytes,
     schemaVersion: version,
-    queue: options.queue ?? task.queue,
-    partitionKey: options.partitionKey ?? task.partitionKey?.(payload),
+    queue: queue === undefined ? undefined : queueName(queue),
+    rates: task.rates === undefined ? undefined : yield* Effect.fromResult(ratesOf(task.rates, payload)),
+    limits: task.limits === undefined ? undefined : yield* Effect.fromResult(limitsOf(task.limits, payload)),
+    partitionKey: options.partitionKey ?? (yield* derived("partitionKey", task.partitionKey, payload)),
     uniqueKey: typeof uniqueKey === "string" ? yield* keyBytes(uniqueKey) : uniqueKey,
     uniqueExcludeKind: options.uniqueAcrossKinds,
     uniqueReplace: options.uniqueReplace,
@@ -86,9 +95,18 @@ export const envelopeOf = Effect.fnUntraced(function*<P, S, E, Steps extends str
     retentionMs: yield* millis("retention", options.retention ?? task.retention, zeroOrMillis),
     headers: yield* traceHeaders(options.headers),
     tags: options.tags,
-    pending: options.pending
+    pending: options.pending,
+    stickyWorker: options.stickyWorker,
+    stickyFallbackMs: yield* millis("stickyFallback", options.stickyFallback)
   })
 })
+
+const derived = <P, A>(
+  field: string,
+  of: ((payload: P) => A) | undefined,
+  payload: P
+): Effect.Effect<A | undefined, Invalid> =>
+  of === undefined ? Effect.undefined : Effect.fromResult(called(field, of, payload))
 
 /** Half of a surrogate pair has no UTF-8 of its own: different keys would become one. */
 const keyBytes = (key: string): Effect.Effect<Uint8Array, Invalid> =>

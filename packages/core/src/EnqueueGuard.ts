@@ -3,7 +3,7 @@
  * path; it looks at a whole batch before anything is written, and its answers are part of the conformance vectors.
  */
 import * as Result from "effect/Result"
-import type { Envelope, Rate } from "./Envelope.ts"
+import type { Envelope, LimitSlot, Rate } from "./Envelope.ts"
 import { isFingerprint, MAX_FINGERPRINT_BYTES } from "./Fingerprint.ts"
 import { refuseName } from "./Kind.ts"
 import { MAX_TIME_MS, refuseInteger, refuseMillis } from "./Millis.ts"
@@ -23,7 +23,10 @@ export const MAX_PAYLOAD_BYTES = 1_048_576
 export const MAX_ID_BYTES = 128
 export const MAX_PARTITION_KEY_BYTES = 256
 export const MAX_ATTEMPTS_LIMIT = 1000
-export const MAX_RATES = 32
+export const MAX_RATES = 8
+export const MAX_LIMITS = 8
+/** Of a rate class or a concurrency limit. */
+export const MAX_POLICY_KEY_BYTES = 256
 export const MAX_HEADERS = 64
 export const MAX_HEADER_NAME_BYTES = 128
 /** Names and values of one job together. */
@@ -97,10 +100,11 @@ const refuseId = (id: string): Invalid | undefined => {
 }
 
 const refuseRouting = (envelope: Envelope): Invalid | undefined => {
-  const { partitionKey, queue, rates, stickyFallbackMs, stickyWorker } = envelope
+  const { limits, partitionKey, queue, rates, stickyFallbackMs, stickyWorker } = envelope
   const refusal = (queue === "" ? undefined : refuseName("queue", queue)) ??
     (partitionKey === "" ? undefined : refuseText("partitionKey", partitionKey, 0, MAX_PARTITION_KEY_BYTES)) ??
     (rates.length === 0 ? undefined : refuseRates(rates)) ??
+    (limits.length === 0 ? undefined : refuseLimits(limits)) ??
     refuseInteger("priority", envelope.priority, -32_768, 32_767) ??
     refuseInteger("maxAttempts", envelope.maxAttempts, 1, MAX_ATTEMPTS_LIMIT) ??
     refuseInteger("crashLimit", envelope.crashLimit, 1, MAX_ATTEMPTS_LIMIT) ??
@@ -158,18 +162,41 @@ const refuseRates = (rates: ReadonlyArray<Rate>): Invalid | undefined => {
   const count = refuseInteger("rates", rates.length, 0, MAX_RATES, " rates")
   if (count !== undefined) return count
   const names = new Set<string>()
-  for (const rate of rates) {
-    const refusal = refuseName("rates.class", rate.class) ??
-      refuseText("rates.key", rate.key, 0, MAX_PARTITION_KEY_BYTES) ??
-      refuseInteger("rates.weight", rate.weight, 0, MAX_WEIGHT)
+  for (const [index, rate] of rates.entries()) {
+    const field = `rates[${index}]`
+    const refusal = refuseName(`${field}.class`, rate.class) ?? refuseKey(`${field}.key`, rate.key) ??
+      refuseInteger(`${field}.weight`, rate.weight, 0, MAX_WEIGHT)
     if (refusal !== undefined) return refusal
     // A class holds no space, so the pair cannot be read in two ways.
     const name = `${rate.class} ${rate.key}`
-    if (names.has(name)) return new Invalid({ field: "rates", message: "rates name one class and key twice" })
+    if (names.has(name)) {
+      return new Invalid({ field: `${field}.class`, message: `${field} names a class and key again` })
+    }
     names.add(name)
   }
   return undefined
 }
+
+const refuseLimits = (limits: ReadonlyArray<LimitSlot>): Invalid | undefined => {
+  const count = refuseInteger("limits", limits.length, 0, MAX_LIMITS, " limits")
+  if (count !== undefined) return count
+  const names = new Set<string>()
+  for (const [index, { key, limit }] of limits.entries()) {
+    const field = `limits[${index}]`
+    const refusal = refuseName(`${field}.limit`, limit) ?? refuseKey(`${field}.key`, key)
+    if (refusal !== undefined) return refusal
+    if (names.has(limit)) return new Invalid({ field: `${field}.limit`, message: `${field} names a limit again` })
+    names.add(limit)
+  }
+  return undefined
+}
+
+/** Stores join the keys of a job by a control character. */
+const refuseKey = (field: string, key: string): Invalid | undefined =>
+  key === ""
+    ? undefined
+    : refuseText(field, key, 0, MAX_POLICY_KEY_BYTES) ??
+      (CONTROL.test(key) ? new Invalid({ field, message: `${field} holds a control character` }) : undefined)
 
 const refuseHeaders = (headers: Readonly<Record<string, string>>): Invalid | undefined => {
   const names = Object.keys(headers)
@@ -197,7 +224,7 @@ const refuseHeaders = (headers: Readonly<Record<string, string>>): Invalid | und
   return new Invalid({ field: "headers", message, limit: MAX_HEADERS_BYTES, actual: bytes })
 }
 
-const refuseText = (field: string, text: string, minBytes: number, maxBytes: number): Invalid | undefined => {
+export const refuseText = (field: string, text: string, minBytes: number, maxBytes: number): Invalid | undefined => {
   if (typeof text !== "string") return new Invalid({ field, message: `${field} must be text` })
   if (text.length < minBytes) return new Invalid({ field, message: `${field} is empty`, limit: minBytes, actual: 0 })
   if (!fitsUtf8(text, maxBytes)) {

@@ -9,9 +9,17 @@ import { sortedTags } from "./Tags.ts"
 /** What one job costs against one shared budget. `key` tells budgets of one class apart (`""` is the class itself). */
 export interface Rate {
   readonly class: string
+  /** At most 256 bytes without control characters. */
   readonly key: string
   /** 1 or more; 0 is the wire's way to say nothing and counts as 1. */
   readonly weight: number
+}
+
+/** The slot of a concurrency limit of scope `key` that the job takes while it runs. */
+export interface LimitSlot {
+  readonly limit: string
+  /** At most 256 bytes without control characters. */
+  readonly key: string
 }
 
 /** The schedule and the tick that made the job. */
@@ -34,7 +42,10 @@ export interface Envelope {
   readonly partitionKey: string
   /** 1 to 128 visible ASCII characters, stored untouched; computed from kind and payload when undefined. */
   readonly fingerprint: string | undefined
+  /** At most 8, none twice with the same key. */
   readonly rates: ReadonlyArray<Rate>
+  /** At most 8, none twice. */
+  readonly limits: ReadonlyArray<LimitSlot>
   /** -32,768..32,767; higher runs first inside a queue. */
   readonly priority: number
   /** 1..1,000. */
@@ -71,9 +82,9 @@ export interface Envelope {
   readonly tags: ReadonlyArray<string>
   /** Stored as `pending`: nothing but an operator or a coordinator makes it run. */
   readonly pending: boolean
-  /** Name of the worker that should run it. */
+  /** Name of the only worker that may run it. */
   readonly stickyWorker: string | undefined
-  /** After so long any worker may run it; never when undefined. */
+  /** Others may run it so long after it was due, and before that while the named worker is not alive; never when undefined. */
   readonly stickyFallbackMs: number | undefined
   readonly periodicOrigin: PeriodicOrigin | undefined
 }
@@ -107,6 +118,7 @@ export const Envelope = {
     partitionKey: input.partitionKey ?? envelopeDefaults.partitionKey,
     fingerprint: input.fingerprint,
     rates: input.rates ?? NO_RATES,
+    limits: input.limits ?? NO_LIMITS,
     priority: input.priority ?? envelopeDefaults.priority,
     maxAttempts: input.maxAttempts ?? envelopeDefaults.maxAttempts,
     crashLimit: input.crashLimit ?? envelopeDefaults.crashLimit,
@@ -146,5 +158,6 @@ export const sameJobContent = (a: JobContent, b: JobContent): boolean =>
   a.kind === b.kind && a.fingerprint === b.fingerprint && enqueueQueue(a.queue) === enqueueQueue(b.queue)
 
 const NO_RATES: ReadonlyArray<Rate> = []
+const NO_LIMITS: ReadonlyArray<LimitSlot> = []
 const NO_TAGS: ReadonlyArray<string> = []
 const NO_HEADERS: Readonly<Record<string, string>> = {}

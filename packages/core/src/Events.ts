@@ -34,9 +34,23 @@ export type Event =
     readonly worker: string
     readonly state: State
   }
-  | { readonly _tag: "JobQuarantined"; readonly jobId: string; readonly kind: string; readonly crashAttempt: number }
+  | {
+    readonly _tag: "JobQuarantined"
+    readonly jobId: string
+    readonly kind: string
+    readonly crashAttempt: number
+    /** By its own crashes, or because its fingerprint is closed. */
+    readonly reason: "crash_limit" | "fingerprint"
+  }
+  /** Jobs of this content crashed too often: none starts any more before an operator releases the fingerprint. */
+  | {
+    readonly _tag: "FingerprintClosed"
+    readonly fingerprint: string
+    readonly kind: string
+    readonly jobId: string
+  }
   | { readonly _tag: "JobsExpired"; readonly jobIds: ReadonlyArray<string> }
-  /** The gate ended them instead of admitting them, or for a newer one. */
+  /** The gate ended them instead of admitting them, or for a newer one; `fingerprint` also by the sweep. */
   | { readonly _tag: "JobsTurnedAway"; readonly jobs: ReadonlyArray<EndedAtGate> }
   | { readonly _tag: "JobsEvicted"; readonly count: number }
   /** A handler has not stopped within the worker's `handlerGrace`: its attempt is settled without it, its slot stays taken. */

@@ -34,6 +34,14 @@ export interface JobFacts {
   readonly trace: Option.Option<TraceContext>
 }
 
+/** What the attempt cost one rate class, or with `key` one bucket of it. */
+export interface ActualCost {
+  /** The class or its name. One that the job is not charged to is passed over. */
+  readonly class: string | { readonly name: string }
+  readonly key?: string | undefined
+  readonly actual: number
+}
+
 export class Job extends Context.Service<Job, {
   readonly facts: JobFacts
   /** Why this attempt is being interrupted; none while it is not. For finalizers. */
@@ -41,6 +49,7 @@ export class Job extends Context.Service<Job, {
   readonly snooze: (duration: Duration.Input) => Effect.Effect<never>
   readonly skip: (reason: string) => Effect.Effect<never>
   readonly revoke: Effect.Effect<never>
+  readonly charge: (actual: number | ActualCost) => Effect.Effect<void, Invalid>
   readonly rateLimited: (options?: { readonly retryAfter?: Duration.Input | undefined }) => Effect.Effect<never>
   readonly release: Effect.Effect<never>
   readonly completeWith: <A, E, R>(
@@ -63,7 +72,21 @@ export class Job extends Context.Service<Job, {
   }
   /** Ends the job and deletes it. */
   static readonly revoke: Effect.Effect<never, never, Job> = Effect.suspend(() => Job.use((job) => job.revoke))
-  /** Ends the attempt because a limit elsewhere was met; no attempt is consumed. At least 1 s, growing while it repeats. */
+  /**
+   * What this attempt really costs its rate classes, in the unit of their weights: a whole number, 0 to 1,000,000,000. When
+   * the attempt is settled, its buckets get back, or lose, the difference to the weight charged at admission; 0 gives all
+   * of it back. A number alone speaks of every bucket the job is charged to; a later word on a bucket replaces the
+   * earlier one. Nothing is corrected when the attempt crashes, loses its lease or ends in a durable sleep: the estimate
+   * stays charged, since nobody knows what was used.
+   */
+  static charge(actual: number | ActualCost): Effect.Effect<void, Invalid, Job> {
+    return Job.use((job) => job.charge(actual))
+  }
+  /**
+   * Ends the attempt because a limit elsewhere was met; no attempt is consumed. The job waits for `retryAfter`, or without
+   * it for 1 s at least, growing while it repeats. `retryAfter` also closes the job's own buckets, for every job charged
+   * to them, for as long (a day at most). What the attempt was charged goes back, unless `charge` said otherwise.
+   */
   static rateLimited(
     options?: { readonly retryAfter?: Duration.Input | undefined }
   ): Effect.Effect<never, never, Job> {

@@ -7,7 +7,7 @@ import type * as Effect from "effect/Effect"
 import type { Fence, JobId, LeaseRef } from "./Ids.ts"
 import type { Outcome } from "./Outcome.ts"
 import type { StoreUnavailable } from "./Refusals.ts"
-import type { State } from "./State.ts"
+import type { State, TerminalReason } from "./State.ts"
 
 /** Why an attempt stops owning its job; a handler reads it through `Job.interruption`. */
 export type InterruptionReason =
@@ -32,9 +32,28 @@ export interface Renewal {
   readonly busy: ReadonlyArray<JobId>
 }
 
+/** What an attempt really cost a rate class, where that differs from the estimate it was charged at admission. */
+export interface Charge {
+  /** Left out: every class the job names. One that the job does not name is passed over. */
+  readonly class?: string | undefined
+  /** Left out: every bucket of the class that the job names. */
+  readonly key?: string | undefined
+  /** In the unit of the weights; 0 gives all of the estimate back. */
+  readonly actual: number
+}
+
+/** The most one attempt can be said to have cost. */
+export const MAX_CHARGE = 1_000_000_000
+
 export interface Settlement {
   readonly lease: LeaseRef
   readonly outcome: Outcome
+  /**
+   * The buckets get back, or lose, the difference to the estimate, in the transaction that settles; of several for one
+   * bucket the last counts. A crash keeps the estimate whatever is said here; a rate-limited attempt gives back what is
+   * not said.
+   */
+  readonly charges?: ReadonlyArray<Charge> | undefined
 }
 
 /**
@@ -43,7 +62,15 @@ export interface Settlement {
  * a pause.
  */
 export type Settled =
-  | { readonly _tag: "Applied"; readonly jobId: JobId; readonly state: State | "deleted" }
+  | {
+    readonly _tag: "Applied"
+    readonly jobId: JobId
+    readonly state: State | "deleted"
+    /** Why it is in a state that it does not leave by itself, where this call brought it there. */
+    readonly reason?: TerminalReason | undefined
+    /** The fingerprint that this job's crash has closed. */
+    readonly closedFingerprint?: string | undefined
+  }
   | { readonly _tag: "Busy"; readonly jobId: JobId; readonly state: "running" }
   | { readonly _tag: "Rejected"; readonly jobId: JobId; readonly state: State | "missing" }
 

@@ -37,7 +37,7 @@ export type Outcome =
 export interface RateLimited {
   readonly _tag: "RateLimited"
   readonly delayMs?: number | undefined
-  /** Closes the rate classes the job names for so long, for every job that names them. */
+  /** Closes the buckets of rate classes that the job names for so long, at most a day, for every job that names them. */
   readonly pushBackMs?: number | undefined
   /** Pushes back this class alone. */
   readonly rateClass?: string | undefined

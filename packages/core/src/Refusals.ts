@@ -33,6 +33,34 @@ export class Duplicate extends Schema.TaggedError<Duplicate>()("Duplicate", {
   }
 }
 
+/**
+ * The content of the job at `index` crashed too many workers: jobs of its fingerprint are not taken before an operator
+ * releases it. Nothing of the batch was written.
+ */
+export class Quarantined extends Schema.TaggedError<Quarantined>()("Quarantined", {
+  fingerprint: Schema.String,
+  index: Schema.Number
+}) {
+  override get message(): string {
+    return `the fingerprint ${this.fingerprint} is quarantined`
+  }
+}
+
+/**
+ * The queue would hold more unfinished jobs than its limit. `current` counts up to the limit, `incoming` the new jobs
+ * of the batch. Nothing was written; try again later.
+ */
+export class Backpressure extends Schema.TaggedError<Backpressure>()("Backpressure", {
+  queue: Schema.String,
+  limit: Schema.Number,
+  current: Schema.Number,
+  incoming: Schema.Number
+}) {
+  override get message(): string {
+    return `the queue ${this.queue} has ${this.current} unfinished jobs of at most ${this.limit}, with ${this.incoming} incoming`
+  }
+}
+
 /** The lease is no longer current: another attempt may own the job. `state` is what the row had become. Stop at once. */
 export class LeaseRejected extends Schema.TaggedError<LeaseRejected>()("LeaseRejected", {
   jobId: Schema.String,

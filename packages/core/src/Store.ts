@@ -5,11 +5,15 @@
 import type { Checkpoints } from "./Checkpoints.ts"
 import type { Control } from "./Control.ts"
 import type { Duties } from "./Duties.ts"
+import type { Explain } from "./Explain.ts"
 import type { Gate } from "./Gate.ts"
 import type { Heartbeat } from "./Heartbeat.ts"
 import type { Inspect } from "./Inspect.ts"
 import type { Leases } from "./Leases.ts"
+import type { Pauses } from "./Pauses.ts"
+import type { Policies } from "./Policies.ts"
 import type { Producer } from "./Producer.ts"
+import type { Quarantine } from "./Quarantine.ts"
 import type { OutputStore, ProgressStore } from "./Reports.ts"
 import type { Transactional } from "./Transactional.ts"
 import type { Wakeups } from "./Wakeups.ts"
@@ -24,6 +28,7 @@ export type WorkerStore =
   | Duties
   | ProgressStore
   | OutputStore
+  | Policies
 
 /** Every capability. */
-export type Store = WorkerStore | Producer | Transactional | Control | Inspect
+export type Store = WorkerStore | Producer | Transactional | Control | Pauses | Quarantine | Inspect | Explain

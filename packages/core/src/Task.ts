@@ -10,6 +10,7 @@ import type * as Schema from "effect/Schema"
 import type { SqlError } from "effect/sql/SqlError"
 import { awaitEnd, type AwaitOptions, type JobEnded, resultOf } from "./Await.ts"
 import { Codec, type CodecError } from "./Codec.ts"
+import type { ConcurrencyLimit } from "./ConcurrencyLimit.ts"
 import { type EnqueueOptions, envelopeOf } from "./Enqueue.ts"
 import type { Envelope } from "./Envelope.ts"
 import { type Handler, handlerKey, type Registration } from "./Handler.ts"
@@ -17,6 +18,8 @@ import type { JobId } from "./Ids.ts"
 import type { Inspect } from "./Inspect.ts"
 import { type AttemptServices, Job } from "./Job.ts"
 import { type EnqueueRefusal, Producer } from "./Producer.ts"
+import type { Queue } from "./Queue.ts"
+import type { RateClass } from "./RateClass.ts"
 import type { ForeignTransaction, Invalid, NotFound, StoreUnavailable } from "./Refusals.ts"
 import type { RetryPolicy } from "./Retry.ts"
 import { Cursor, type CursorOptions, Once, type OnceOptions, type SavePosition, Step } from "./Step.ts"
@@ -52,8 +55,13 @@ export interface TaskOptions<P, S, E, Steps extends string> {
   /** The names its steps may use; the compiler checks them. A changed set needs a mapping. */
   readonly steps?: ReadonlyArray<Steps> | undefined
   readonly stepMappings?: ReadonlyArray<StepMapping> | undefined
-  /** Default `default`. */
-  readonly queue?: string | undefined
+  /** A name, or a definition that a worker applies at its start. Default `default`. */
+  readonly queue?: string | Queue | undefined
+  /** The budgets a job is charged to: all of them admit it, or none. A worker applies the definitions at its start. */
+  readonly rates?: ReadonlyArray<RateClass<P>> | undefined
+  /** The limits of scope `key` its jobs count in; limits of other scopes are only applied at a worker's start. */
+  readonly limits?: ReadonlyArray<ConcurrencyLimit<P>> | undefined
+  /** Whose turn a job takes inside its queue: usually a tenant. Default `""`. */
   readonly partitionKey?: ((payload: P) => string) | undefined
   readonly uniqueKey?: ((payload: P) => string | Uint8Array) | undefined
   readonly priority?: number | undefined

@@ -7,10 +7,12 @@ import { MAX_ATTEMPTS_LIMIT } from "./EnqueueGuard.ts"
 import { refuseName } from "./Kind.ts"
 import { refuseInteger, wholeMillis, zeroOrMillis } from "./Millis.ts"
 import { MAX_OPAQUE_SCHEMA_VERSION } from "./Output.ts"
+import type { PolicyDefinition } from "./Policies.ts"
 import { Invalid } from "./Refusals.ts"
 import { defaultRetry, type RetryPolicy } from "./Retry.ts"
 import { refuseStepName } from "./Step.ts"
 import type { StepMapping, TaskOptions } from "./Task.ts"
+import { policiesOf, queueName, refusePolicies } from "./TaskPolicies.ts"
 import { payloadDecoder } from "./Upcast.ts"
 
 export interface TaskDefinition {
@@ -18,6 +20,8 @@ export interface TaskDefinition {
   readonly aliases: ReadonlyArray<string>
   readonly version: number
   readonly queue: string
+  /** Rate classes, limits and the queue, where the task names their definitions. */
+  readonly policies: ReadonlyArray<PolicyDefinition>
   readonly retry: RetryPolicy
   /** Sorted; undefined when the task declares none. */
   readonly stepSet: ReadonlyArray<string> | undefined
@@ -50,7 +54,8 @@ export const defineTask = <P, S, E, Steps extends string>(
     kind,
     aliases,
     version,
-    queue,
+    queue: queueName(queue),
+    policies: policiesOf(options),
     retry,
     stepSet: options.steps === undefined ? undefined : [...steps].sort(),
     steps,
@@ -77,7 +82,8 @@ const refusals = <P, S, E, Steps extends string>(
   refuseName("kind", kind),
   ...(options.aliases ?? []).map((alias) => refuseName("aliases", alias)),
   ifGiven(options.version, (version) => refuseInteger("version", version, 1, MAX_OPAQUE_SCHEMA_VERSION)),
-  ifGiven(options.queue, (queue) => refuseName("queue", queue)),
+  ifGiven(options.queue, (queue) => refuseName("queue", queueName(queue))),
+  ...refusePolicies(options),
   ifGiven(options.priority, (priority) => refuseInteger("priority", priority, -32_768, 32_767)),
   ifGiven(options.maxAttempts, (limit) => refuseInteger("maxAttempts", limit, 1, MAX_ATTEMPTS_LIMIT)),
   ifGiven(options.crashLimit, (limit) => refuseInteger("crashLimit", limit, 1, MAX_ATTEMPTS_LIMIT)),

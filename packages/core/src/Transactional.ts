@@ -5,6 +5,7 @@
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
 import type { LeaseRef } from "./Ids.ts"
+import type { Charge } from "./Leases.ts"
 import type { ForeignTransaction, LeaseRejected, StoreUnavailable } from "./Refusals.ts"
 
 /** The longest effect key, in bytes of UTF-8: it is an index key. */
@@ -44,10 +45,11 @@ export class Transactional extends Context.Service<Transactional, {
     body: Effect.Effect<A, E, R>,
     encode: (value: A) => Effect.Effect<Uint8Array | undefined, E>
   ) => Effect.Effect<OnceResult<A>, BodyFailure<E> | LeaseRejected | ForeignTransaction | StoreUnavailable, R>
-  /** Commits `body`, its encoded result and the job's success as one transaction. */
+  /** Commits `body`, its encoded result, what it `charges`, and the job's success as one transaction. */
   readonly complete: <A, E, R>(
     lease: LeaseRef,
     body: Effect.Effect<A, E, R>,
-    encode: (value: A) => Effect.Effect<{ readonly version: number; readonly bytes: Uint8Array } | undefined, E>
+    encode: (value: A) => Effect.Effect<{ readonly version: number; readonly bytes: Uint8Array } | undefined, E>,
+    charges?: () => ReadonlyArray<Charge> | undefined
   ) => Effect.Effect<A, BodyFailure<E> | LeaseRejected | ForeignTransaction | StoreUnavailable, R>
 }>()("@headgate/core/Transactional") {}

@@ -71,7 +71,7 @@ describe("the guard of every door", () => {
       ["headers", { headers: { [half]: "x" } }],
       ["headers", { headers: { x: half } }],
       ["stickyWorker", { stickyWorker: half }],
-      ["rates.key", { rates: [{ class: "api", key: half, weight: 1 }] }],
+      ["rates[0].key", { rates: [{ class: "api", key: half, weight: 1 }] }],
       ["periodicOrigin.scheduleId", { periodicOrigin: { scheduleId: half, tickMs: 0 } }]
     ]
     for (const [field, input] of fields) {

@@ -421,6 +421,11 @@ begin
               elsif v_rooms[v_place] < least(v_cost, v_rule.most) then
                 v_blocked := v_blocked || v_job.no::int;
                 v_is_shared := v_is_shared or v_rule.scope <> 'partition';
+                if v_rule.scope = 'class' then
+                  -- It saves up: who comes later does not take what it waits for.
+                  v_full[v_place] := v_full[v_place] - v_rooms[v_place];
+                  v_rooms[v_place] := 0;
+                end if;
                 continue jobs;
               end if;
             end loop;

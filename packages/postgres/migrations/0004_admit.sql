@@ -299,7 +299,8 @@ begin
         v_visits := v_visits - v_visited;
         -- All partitions were seen, and gave nothing: they have nothing to give.
         v_dry := case when v_visited = 0 or v_is_round and v_taken is null and v_late is null and v_closed is null
-          then v_own else array(select l.id from unnest(v_own, v_own_suspects) l(id, suspect) where l.suspect) end;
+          then v_own else array(select l.id from unnest(v_own, v_own_suspects) l(id, suspect) where l.suspect
+            and exists (select from headgate.job j where j.ctid = any(v_taken) and j.lane_id = l.id)) end;
         if v_visits <= 0 then
           v_dry := v_own;
           if cardinality(v_taken) < v_shares[n] or v_taken is null then

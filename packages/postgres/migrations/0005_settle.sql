@@ -1,6 +1,9 @@
 -- What becomes of a running job: renew() keeps it, succeed() and settle() end its attempt, reclaim_expired() is the end
 -- a worker could not report. Every row is addressed by its id and checked against lease id and fence in the statement
--- that writes or locks it.
+-- that writes or locks it. What the end of an attempt means to others is in 0010_quarantine.sql: strike() counts a crash
+-- against its fingerprint, clear_strikes() forgets them. correct() and abandon(), at the end, mend what was charged.
+--
+-- Locks are taken in one order: jobs by id, buckets by class and key, strikes by fingerprint, laps.
 --
 -- Plans are generic and never a scan of the whole table: for a thousand ids the planner would think one cheaper.
 
@@ -52,6 +55,10 @@ begin
   if p_wait_ms is not null then
     perform set_config('lock_timeout', p_wait_ms::text, true);
   end if;
+  -- Mostly there are no strikes at all.
+  if exists (select from headgate.strike s where s.closed_at_ms is null) then
+    perform headgate.clear_strikes(p_jobs, p_leases, p_fences);
+  end if;
   for pass in 1..2 loop
     if (pass = 1) = coalesce((select j.retention_ms > 0 from headgate.job j where j.id = p_jobs[1]), false) then
       with kept as (
@@ -87,19 +94,24 @@ begin
 end $$;
 
 -- p_delays: null where the outcome has none. Answers the new state of each job that was held; of the others nothing.
--- Rows that others hold are waited for as in succeed(). Revoked jobs go first; of the rest:
+-- Rows that others hold are waited for as in succeed(). Revoked jobs go first, then the strikes of the crashed ones are
+-- counted; of the rest:
 --   held     the rows still owned under the given lease and fence, locked;
 --   counted  their counters, and when they would be due again;
---   moved    what each becomes: what would fall due at or past its deadline is archived instead.
+--   moved    what each becomes: under a closed fingerprint it waits no more, nor if it would fall due at or past its
+--            deadline.
+-- `closed` is the fingerprint that the job's crash has closed.
 create function headgate.settle(
   p_jobs text[], p_leases uuid[], p_fences bigint[], p_outcomes text[], p_delays bigint[], p_reasons text[],
   p_error_tags text[], p_error_messages text[], p_error_texts text[], p_errors bytea[], p_wait_ms int default null
-) returns table (job_id text, state text, queue text)
+) returns table (job_id text, state text, queue text, reason text, closed text)
 language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
   v_now bigint := headgate.now_ms();
   v_gone text[];
   v_queues text[];
+  v_closers text[] := '{}';
+  v_has_closed boolean;
 begin
   if p_wait_ms is not null then
     perform set_config('lock_timeout', p_wait_ms::text, true);
@@ -115,8 +127,17 @@ begin
     select array_agg(r.id), array_agg(r.queue) into v_gone, v_queues from removed r;
     -- A statement of its own sees what the attempt wrote while its row was waited for.
     perform headgate.forget(v_gone);
-    return query select g.id, 'deleted'::text, g.queue from unnest(v_gone, v_queues) g(id, queue);
+    return query select g.id, 'deleted'::text, g.queue, null::text, null::text
+      from unnest(v_gone, v_queues) g(id, queue);
   end if;
+  if 'crashed' = any(p_outcomes) then
+    v_closers := headgate.strike(array(
+      select case when i.outcome = 'crashed' then j.id end
+      from unnest(p_jobs, p_leases, p_fences, p_outcomes) as i(job_id, lease_id, fence, outcome)
+      join headgate.job j on j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence
+      order by j.id for no key update of j), false, v_now);
+  end if;
+  v_has_closed := exists (select from headgate.strike s where s.closed_at_ms is not null);
   return query
   with item as (
     select * from unnest(p_jobs, p_leases, p_fences, p_outcomes, p_delays, p_reasons,
@@ -125,7 +146,7 @@ begin
   ), held as (
     select j.id, j.fence, j.attempt, j.max_attempts, j.crash_attempt, j.crash_limit, j.deadline_at_ms,
       j.scheduled_at_ms, j.claimed_at_ms, j.worker, j.in_progress_step, j.queue, j.kind, j.schema_version, j.checkpoint_version,
-      i.lease_id, i.outcome, i.delay_ms, i.reason, i.error_tag, i.error_message, i.error_text, i.error
+      j.fingerprint, v_has_closed and headgate.is_closed(j.fingerprint) as is_closed, i.lease_id, i.outcome, i.delay_ms, i.reason, i.error_tag, i.error_message, i.error_text, i.error
     from item i join headgate.job j on j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence
     where i.outcome <> 'revoke' order by j.id for no key update of j
   ), counted as (
@@ -146,7 +167,7 @@ begin
   ), moved as (
     select c.*, next.reason as next_reason, case
         when c.outcome in ('undecodable', 'checkpoint_stale') then 'undecodable'
-        when next.reason = 'crash_limit' then 'quarantined'
+        when next.reason in ('crash_limit', 'fingerprint') then 'quarantined'
         when next.reason is not null then 'archived'
         when c.outcome = 'released' then 'available'
         when c.outcome = 'rate_limited' and c.delay_ms is null then 'available'
@@ -158,7 +179,9 @@ begin
         when c.outcome in ('fatal', 'undecodable', 'checkpoint_stale') then c.outcome
         when c.outcome in ('retry', 'timed_out') and c.next_attempt >= c.max_attempts then 'exhausted'
         when c.outcome = 'crashed' and c.next_crash >= c.crash_limit then 'crash_limit'
-        when c.outcome = 'deadline_passed' or c.deadline_at_ms <= greatest(c.due_at_ms, v_now) then 'deadline'
+        when c.outcome = 'deadline_passed' then 'deadline'
+        when c.is_closed then 'fingerprint'
+        when c.deadline_at_ms <= greatest(c.due_at_ms, v_now) then 'deadline'
       end as reason
     ) next
   ), written as (
@@ -188,7 +211,8 @@ begin
     delete from headgate.attempt a using moved m
     where m.fence > 100 and a.job_id = m.id and a.fence <= m.fence - 100
   )
-  select m.id, m.next_state, m.queue from moved m;
+  select m.id, m.next_state, m.queue, m.next_reason, case when m.id = any(v_closers) then m.fingerprint end
+  from moved m;
 end $$;
 
 create function headgate.count_crash(p_counts jsonb, p_step text) returns jsonb language sql immutable as $$
@@ -196,28 +220,40 @@ create function headgate.count_crash(p_counts jsonb, p_step text) returns jsonb 
 $$;
 
 -- Jobs whose lease has run out: a crash each, behind the work already waiting. Candidates are read without locks and
--- re-checked under the lock, so an owner that settles, renews or is replaced meanwhile keeps what it has.
+-- re-checked under the lock, so an owner that settles, renews or is replaced meanwhile keeps what it has. `closed` is
+-- the fingerprint that this crash has closed.
 create function headgate.reclaim_expired(p_limit int)
-returns table (job_id text, kind text, worker text, crash_attempt int, state text)
+returns table (job_id text, kind text, worker text, crash_attempt int, state text, reason text, closed text)
 language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
   v_now bigint := headgate.now_ms();
+  v_ids text[];
+  v_closers text[];
+  v_has_closed boolean;
 begin
+  v_ids := array(
+    select j.id from headgate.job j where j.state = 'running' and j.lease_expires_at_ms <= v_now
+    order by j.lane_id, j.partition_key limit p_limit for no key update skip locked);
+  if v_ids = '{}' then
+    return;
+  end if;
+  v_closers := headgate.strike(v_ids, true, v_now);
+  v_has_closed := exists (select from headgate.strike s where s.closed_at_ms is not null);
   return query
   with held as (
     select j.id, j.fence, j.worker, j.claimed_at_ms, j.in_progress_step, j.deadline_at_ms, j.queue, j.kind,
       j.crash_attempt + 1 as next_crash, j.crash_limit, greatest(j.schema_version, j.checkpoint_version) as version,
-      v_now + headgate.crash_backoff_ms(j.crash_attempt + 1) as due_at_ms
-    from headgate.job j where j.state = 'running' and j.lease_expires_at_ms <= v_now
-    order by j.lane_id, j.partition_key limit p_limit for no key update skip locked
+      v_now + headgate.crash_backoff_ms(j.crash_attempt + 1) as due_at_ms, j.fingerprint,
+      v_has_closed and headgate.is_closed(j.fingerprint) as is_closed
+    from headgate.job j where j.id = any(v_ids)
   ), moved as (
-    select h.*, case when h.next_crash >= h.crash_limit then 'crash_limit'
+    select h.*, case when h.next_crash >= h.crash_limit then 'crash_limit' when h.is_closed then 'fingerprint'
       when h.deadline_at_ms <= h.due_at_ms then 'deadline' end as next_reason
     from held h
   ), written as (
     update headgate.job j set
-      state = case m.next_reason when 'crash_limit' then 'quarantined' when 'deadline' then 'archived'
-        else 'retryable' end,
+      state = case when m.next_reason in ('crash_limit', 'fingerprint') then 'quarantined'
+        when m.next_reason = 'deadline' then 'archived' else 'retryable' end,
       reason = m.next_reason,
       finished_at_ms = case when m.next_reason is not null then v_now end,
       scheduled_at_ms = case when m.next_reason is null then m.due_at_ms else j.scheduled_at_ms end,
@@ -227,11 +263,101 @@ begin
         else headgate.count_crash(j.crashes_by_step, m.in_progress_step) end,
       last_lease_id = null, last_worker = j.worker, lease_id = null, lease_expires_at_ms = null, worker = null
     from moved m where j.id = m.id
-    returning j.id, j.crash_attempt, j.state
+    returning j.id, j.crash_attempt, j.state, j.reason
   ), recorded as (
     insert into headgate.attempt (fence, started_at_ms, ended_at_ms, job_id, worker, outcome, step)
     select m.fence, m.claimed_at_ms, v_now, m.id, m.worker, 'lease_lost', m.in_progress_step from moved m
     on conflict do nothing
   )
-  select w.id, m.kind, m.worker, w.crash_attempt, w.state from written w join moved m on m.id = w.id;
+  select w.id, m.kind, m.worker, w.crash_attempt, w.state, w.reason,
+    case when w.id = any(v_closers) then m.fingerprint end
+  from written w join moved m on m.id = w.id;
+end $$;
+
+-- Corrects what attempts were charged, before the statement that settles them: both are one transaction, and only rows
+-- still owned under the given lease and fence count, which are locked from here on. Each row of the other arrays tells of
+-- one job: the class and key (null: each that the job names), what it really cost (null: as estimated), and for how
+-- long that bucket is closed (null: it is not). Of several for one bucket the last counts. Answers p_wait_ms.
+create function headgate.correct(
+  p_jobs text[], p_leases uuid[], p_fences bigint[], p_charged text[], p_classes text[], p_keys text[],
+  p_actuals bigint[], p_push_back_ms bigint[], p_wait_ms int
+) returns int
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+begin
+  if p_wait_ms is not null then
+    perform set_config('lock_timeout', p_wait_ms::text, true);
+  end if;
+  if exists (select from headgate.lane l where l.classes <> '{}') then
+    perform headgate.recharge(array(
+      select j.id from unnest(p_jobs, p_leases, p_fences) as i(job_id, lease_id, fence)
+      join headgate.job j on j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence
+      order by j.id for no key update of j), p_charged, p_classes, p_keys, p_actuals, p_push_back_ms);
+  end if;
+  return p_wait_ms;
+end $$;
+
+-- As above, for jobs that the caller has locked; shorter arrays are filled up with nulls. A bucket never holds more than
+-- its burst, and is closed for a day at most.
+create function headgate.recharge(
+  p_ids text[], p_charged text[], p_classes text[], p_keys text[], p_actuals bigint[], p_push_back_ms bigint[]
+) returns void language plpgsql volatile as $$
+declare
+  v_classes text[];
+  v_keys text[];
+  v_back numeric[];
+  v_push bigint[];
+  v_now bigint := headgate.now_ms();
+begin
+  select array_agg(b.class), array_agg(b.key), array_agg(b.back), array_agg(b.push_back_ms)
+    into v_classes, v_keys, v_back, v_push
+    from (
+      select said.class, said.key, sum(said.back) as back, max(said.push_back_ms) as push_back_ms from (
+        select c.class, c.key, coalesce(c.weight - (array_agg(u.actual order by u.n desc)
+            filter (where u.actual is not null))[1], 0) as back,
+          -- least() passes over a null.
+          max(case when u.push_back_ms > 86400000 then 86400000 else u.push_back_ms end) as push_back_ms
+        from headgate.charges(p_ids) c
+        join unnest(p_charged, p_classes, p_keys, p_actuals, p_push_back_ms) with ordinality
+          u(job_id, class, key, actual, push_back_ms, n)
+          on u.job_id = c.id and coalesce(u.class, c.class) = c.class and coalesce(u.key, c.key) = c.key
+        group by c.id, c.class, c.key, c.weight
+      ) said group by said.class, said.key
+    ) b join headgate.rate_class r on r.name = b.class
+    where b.back <> 0 or b.push_back_ms is not null;
+  if v_classes is null then
+    return;
+  end if;
+  insert into headgate.bucket (class, key, units, at_ms)
+    select b.class, b.key, r.burst * r.window_ms, 0 from unnest(v_classes, v_keys) b(class, key)
+    join headgate.rate_class r on r.name = b.class
+    order by b.class, b.key on conflict do nothing;
+  perform from headgate.bucket b where (b.class, b.key) in (select u.* from unnest(v_classes, v_keys) u)
+    order by b.class, b.key for update;
+  update headgate.bucket b set
+    units = greatest(least(
+      headgate.refilled(b.units, b.at_ms, v_now, r.rate_limit, r.window_ms, r.burst) + u.back * r.window_ms,
+      r.burst * r.window_ms), -4e18)::bigint,
+    -- Refill that a later call has counted, while this one waited, is not counted again.
+    at_ms = greatest(b.at_ms, v_now),
+    closed_until_ms = greatest(b.closed_until_ms, v_now + u.push_back_ms)
+  from unnest(v_classes, v_keys, v_back, v_push) u(class, key, back, push_back_ms)
+  join headgate.rate_class r on r.name = u.class
+  where b.class = u.class and b.key = u.key;
+end $$;
+
+-- Hands back what a call of the gate claimed whose answer nobody heard. Nothing of it started: its charge goes back too.
+create function headgate.abandon(p_lease_id uuid) returns table (queue text)
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+declare
+  v_ids text[];
+begin
+  v_ids := array(select j.id from headgate.job j where j.state = 'running' and j.lease_id = p_lease_id
+    order by j.id for no key update);
+  if exists (select from headgate.lane l where l.classes <> '{}') then
+    perform headgate.recharge(v_ids, v_ids, '{}', '{}', array_fill(0::bigint, array[cardinality(v_ids)]), '{}');
+  end if;
+  return query
+    update headgate.job j set state = 'available', last_lease_id = j.lease_id, last_worker = j.worker,
+      lease_id = null, lease_expires_at_ms = null, worker = null
+    where j.id = any(v_ids) returning j.queue;
 end $$;

@@ -1,6 +1,6 @@
 -- Sweeps that keep the queue healthy. Each takes a bounded number of rows in index order, passes over rows that others
 -- hold, and re-checks its condition under the lock; a repeated or concurrent call finds nothing more to do.
---   promote_due    what waited for a time becomes available;
+--   promote_due    what waited for a time becomes available; what waited too long for its own worker may run on any;
 --   expire_due     what passed its deadline, or its time in the queue, is archived;
 --   evict_retained what has been kept long enough is removed, with all that belongs to it.
 
@@ -17,9 +17,44 @@ begin
     update headgate.job j set state = 'available' where j.id = any(array(select d.id from due d)) returning j.queue
   )
   select count(*)::int, array_agg(distinct m.queue) into promoted, queues from moved m;
-  select greatest(j.scheduled_at_ms - v_now, 0) into next_due_in_ms from headgate.job j
-    where j.state in ('scheduled', 'retryable') order by j.scheduled_at_ms limit 1;
+  with late as (
+    select j.id from headgate.job j
+    where j.state = 'available' and j.fall_back_at_ms <= v_now
+    order by j.fall_back_at_ms limit p_limit for no key update skip locked
+  ), freed as (
+    update headgate.job j set lane_id = headgate.unpinned_lane(j.lane_id), fall_back_at_ms = null
+    where j.id = any(array(select l.id from late l)) returning j.queue
+  )
+  select promoted + count(*)::int, queues || array_agg(distinct f.queue) into promoted, queues from freed f;
+  select greatest(next.at_ms - v_now, 0) into next_due_in_ms from (
+    select least(
+      (select j.scheduled_at_ms from headgate.job j
+        where j.state in ('scheduled', 'retryable') order by j.scheduled_at_ms limit 1),
+      (select j.fall_back_at_ms from headgate.job j
+        where j.state = 'available' and j.fall_back_at_ms is not null order by j.fall_back_at_ms limit 1)) as at_ms
+  ) next where next.at_ms is not null;
   return next;
+end $$;
+
+-- The lane like p_lane from which any worker may take.
+create function headgate.unpinned_lane(p_lane int) returns int
+language plpgsql volatile as $$
+declare
+  v_id int;
+begin
+  for attempt in 1..2 loop
+    select l.id into v_id from headgate.lane o join headgate.lane l
+      on (l.queue, l.kind, l.version, l.suspect, l.is_partitioned, l.classes, l.limits)
+        = (o.queue, o.kind, o.version, o.suspect, o.is_partitioned, o.classes, o.limits)
+      where o.id = p_lane and l.worker = '' and not l.falls_back;
+    exit when v_id is not null;
+    insert into headgate.lane (queue, kind, version, suspect, is_partitioned, classes, limits)
+      select o.queue, o.kind, o.version, o.suspect, o.is_partitioned, o.classes, o.limits
+      from headgate.lane o where o.id = p_lane
+      -- A rival's row is visible to a new statement only.
+      on conflict do nothing;
+  end loop;
+  return v_id;
 end $$;
 
 -- A running job that is past its deadline loses its lease here: its holder is refused from now on, and learns why.
@@ -64,7 +99,8 @@ create function headgate.effect_retention_ms() returns bigint language sql immut
   select 2592000000::bigint
 $$;
 
--- Answers the number of jobs removed. Workers that were not seen for a day are forgotten here as well.
+-- Answers the number of jobs removed. Workers that were not seen for a day are forgotten here as well, and crashes of
+-- content that has not crashed again within 30 days, unless its fingerprint is closed.
 create function headgate.evict_retained(p_limit int) returns int
 language plpgsql volatile as $$
 declare
@@ -84,6 +120,12 @@ begin
   end if;
   perform headgate.evict_effects(p_limit, v_now - headgate.effect_retention_ms());
   delete from headgate.worker w where w.seen_at_ms < v_now - 86400000;
+  delete from headgate.strike s where s.fingerprint = any(array(
+    select o.fingerprint from headgate.strike o where o.closed_at_ms is null and o.last_at_ms < v_now - 2592000000
+    order by o.last_at_ms limit p_limit for update skip locked));
+  -- By then the jobs of a worker that died have long been reclaimed.
+  delete from headgate.death d where d.ctid = any(array(
+    select o.ctid from headgate.death o where o.at_ms < v_now - 86400000 order by o.at_ms limit p_limit));
   return coalesce(cardinality(v_ids), 0);
 end $$;
 
@@ -93,6 +135,7 @@ create function headgate.forget(p_ids text[]) returns void language sql volatile
   delete from headgate.attempt a where a.job_id = any(p_ids);
   delete from headgate.progress p where p.job_id = any(p_ids);
   delete from headgate.output o where o.job_id = any(p_ids);
+  delete from headgate.hold h where h.job_id = any(p_ids);
   update headgate.effect e set recorded_at_ms = headgate.now_ms() where e.job_id = any(p_ids);
 $$;
 

@@ -229,14 +229,16 @@ begin
   return next;
 end $$;
 
--- quarantined -> available, with a clean crash count; failures stay counted.
+-- quarantined -> available, with a clean crash count; failures stay counted. Its fingerprint is open again, and the next
+-- crash closes it.
 create function headgate.release_job(p_id text)
 returns table (from_state text, to_state text, queue text, refusal text, holder_id text)
 language plpgsql volatile set lock_timeout = '2s' as $$
 declare
   v_job record;
 begin
-  select j.state, j.queue, j.deadline_at_ms into v_job from headgate.job j where j.id = p_id for no key update;
+  select j.state, j.queue, j.deadline_at_ms, j.fingerprint, j.kind into v_job
+    from headgate.job j where j.id = p_id for no key update;
   if not found then
     return;
   end if;
@@ -247,6 +249,7 @@ begin
   else
     holder_id := headgate.return_job(p_id, false, true, v_job.deadline_at_ms);
     if holder_id is null then
+      perform headgate.reopen(v_job.fingerprint, v_job.kind, p_id);
       to_state := 'available';
     else
       refusal := 'key';

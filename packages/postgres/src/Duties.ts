@@ -1,10 +1,10 @@
 /**
  * The sweeps and the leases under which one process at a time does them. The sweeps are the functions of
- * `0006_duties.sql`, and `reclaim_expired` of `0005_settle.sql`.
+ * `0006_duties.sql`, `reclaim_expired` of `0005_settle.sql` and `quarantine_sweep` of `0010_quarantine.sql`.
  */
 import { Duties, type Reclaimed } from "@headgate/core/Duties"
 import type { JobId } from "@headgate/core/Ids"
-import type { State } from "@headgate/core/State"
+import type { State, TerminalReason } from "@headgate/core/State"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import { Announcer } from "./Announcer.ts"
@@ -25,9 +25,17 @@ const make = Effect.gen(function*() {
   const promoteDue = statement<PromotedRow>("Duties.promoteDue", "select * from headgate.promote_due($1)")
   const reclaimExpired = statement<ReclaimedRow>("Duties.reclaimExpired", "select * from headgate.reclaim_expired($1)")
   const expireDue = statement<{ job_id: JobId }>("Duties.expireDue", "select * from headgate.expire_due($1)")
+  const quarantineSweep = statement<{ moved: ReadonlyArray<JobId>; is_done: boolean }>(
+    "Duties.quarantineSweep",
+    "select * from headgate.quarantine_sweep($1)"
+  )
   const evictRetained = statement<{ jobs: number }>(
     "Duties.evictRetained",
     "select headgate.evict_retained($1) as jobs"
+  )
+  const observeHolds = statement<{ changes: number }>(
+    "Duties.observeHolds",
+    "select headgate.observe_holds($1) as changes"
   )
 
   return Duties.of({
@@ -42,7 +50,13 @@ const make = Effect.gen(function*() {
     }),
     reclaimExpired: (limit) => Effect.map(reclaimExpired([Bind.int(limit)]), (rows) => rows.map(reclaimed)),
     expireDue: (limit) => Effect.map(expireDue([Bind.int(limit)]), (rows) => rows.map((row) => row.job_id)),
-    evictRetained: (limit) => Effect.map(evictRetained([Bind.int(limit)]), ([row]) => row?.jobs ?? 0)
+    quarantineSweep: (limit) =>
+      Effect.map(
+        quarantineSweep([Bind.int(limit)]),
+        ([row]) => ({ jobIds: row?.moved ?? [], isDone: row?.is_done ?? true })
+      ),
+    evictRetained: (limit) => Effect.map(evictRetained([Bind.int(limit)]), ([row]) => row?.jobs ?? 0),
+    observeHolds: (limit) => Effect.map(observeHolds([Bind.int(limit)]), ([row]) => row?.changes ?? 0)
   })
 })
 
@@ -60,6 +74,8 @@ interface ReclaimedRow {
   readonly worker: string
   readonly crash_attempt: number
   readonly state: State
+  readonly reason: TerminalReason | null
+  readonly closed: string | null
 }
 
 const reclaimed = (row: ReclaimedRow): Reclaimed => ({
@@ -67,5 +83,7 @@ const reclaimed = (row: ReclaimedRow): Reclaimed => ({
   kind: row.kind,
   worker: row.worker,
   crashAttempt: row.crash_attempt,
-  state: row.state
+  state: row.state,
+  reason: row.reason ?? undefined,
+  closedFingerprint: row.closed ?? undefined
 })

@@ -23,12 +23,7 @@ const make = Effect.gen(function*() {
     "select * from headgate.admit($1, $2, $3, $4, $5, $6, $7, $8)"
   )
   const readCheckpoints = CheckpointRows.reader(statement, "Gate.admit")
-  const abandon = statement<{ queue: string }>(
-    "Gate.abandon",
-    `update headgate.job j set state = 'available', last_lease_id = j.lease_id, last_worker = j.worker,
-      lease_id = null, lease_expires_at_ms = null, worker = null
-    where j.state = 'running' and j.lease_id = $1 returning j.queue`
-  )
+  const abandon = statement<{ queue: string }>("Gate.abandon", "select * from headgate.abandon($1)")
   const requested = remembered(bindKinds)
 
   return Gate.of({

@@ -1,50 +1,93 @@
 /**
- * Lanes that new jobs need. They are never deleted, so each process makes sure of each of them once; on the control
+ * Lanes that new jobs need, by id. They are never deleted, so each process looks for each of them once; on the control
  * path, since a lane made inside a long transaction of the application would block other producers.
  */
-import type { Envelope } from "@headgate/core/Envelope"
-import { enqueueQueue } from "@headgate/core/Envelope"
+import { enqueueQueue, type Envelope } from "@headgate/core/Envelope"
 import type { StoreUnavailable } from "@headgate/core/Refusals"
 import * as Effect from "effect/Effect"
 import * as Bind from "./Bind.ts"
 import type { ControlSql } from "./ControlSql.ts"
 
+/** A lane for jobs that never crashed. */
+export interface Lane {
+  readonly id: number
+  readonly queue: string
+  readonly kind: string
+  readonly version: number
+  readonly worker: string
+  readonly fallsBack: boolean
+  readonly isPartitioned: boolean
+  readonly classes: ReadonlyArray<string>
+  readonly limits: ReadonlyArray<string>
+}
+
 export interface Lanes {
-  readonly ensure: (jobs: ReadonlyArray<Envelope>) => Effect.Effect<void, StoreUnavailable>
+  /** The lane of each job, in order. One that a rival makes at the same moment has no id yet: 0. */
+  readonly ensure: (jobs: ReadonlyArray<Envelope>) => Effect.Effect<ReadonlyArray<Lane>, StoreUnavailable>
   /** Lanes can be missing all the same after the database was restored from an older state. */
   readonly forget: (jobs: ReadonlyArray<Envelope>) => void
 }
 
+export const columns = "queue, kind, version, worker, falls_back, is_partitioned, classes, limits" as const
+
+/** Whether `l`, a lane, is the one of which `w` holds the columns; the arrays are text there. */
+export const isSame = `l.queue = w.queue and l.kind = w.kind and l.version = w.version and not l.suspect
+  and l.worker = w.worker and l.falls_back = w.falls_back and l.is_partitioned = w.is_partitioned
+  and l.classes = w.classes::text[] and l.limits = w.limits::text[]`
+
+/** The columns of lanes, as `unnest` takes them. */
+export const params = (lanes: ReadonlyArray<Omit<Lane, "id">>): ReadonlyArray<unknown> => [
+  Bind.texts(lanes.map(({ queue }) => queue)),
+  Bind.texts(lanes.map(({ kind }) => kind)),
+  Bind.ints(lanes.map(({ version }) => version)),
+  Bind.texts(lanes.map(({ worker }) => worker)),
+  Bind.bools(lanes.map(({ fallsBack }) => fallsBack)),
+  Bind.bools(lanes.map(({ isPartitioned }) => isPartitioned)),
+  Bind.texts(lanes.map(({ classes }) => Bind.textArrayLiteral(classes))),
+  Bind.texts(lanes.map(({ limits }) => Bind.textArrayLiteral(limits)))
+]
+
 export const make = (statement: ControlSql["Service"]["statement"]): Lanes => {
-  const known = new Set<string>()
-  const insert = statement(
+  const known = new Map<string, Lane>()
+  const find = statement<{ readonly place: number; readonly id: number }>(
     "Producer.enqueue",
-    `insert into headgate.lane (queue, kind, version, suspect, is_partitioned)
-    select n.queue, n.kind, n.version, false, n.is_partitioned
-    from unnest($1, $2, $3, $4) as n(queue, kind, version, is_partitioned)
-    where not exists (select from headgate.lane l
-      where l.queue = n.queue and l.kind = n.kind and l.version = n.version and l.is_partitioned = n.is_partitioned
-        and not l.suspect)
-    order by 1, 2, 3 on conflict do nothing`
+    `with w as materialized (
+      select * from unnest($1, $2, $3, $4, $5, $6, $7, $8) with ordinality as w(${columns}, place)
+    ), made as (
+      insert into headgate.lane as l (suspect, ${columns})
+      select false, queue, kind, version, worker, falls_back, is_partitioned, classes::text[], limits::text[] from w
+      where not exists (select from headgate.lane l where ${isSame})
+      order by w.queue, w.kind, w.version, w.worker, w.classes, w.limits on conflict do nothing
+      returning l.*
+    )
+    select w.place::int, l.id from w join headgate.lane l on ${isSame}
+    union all
+    select w.place::int, l.id from w join made l on ${isSame}`
   )
+  const learn = Effect.fnUntraced(function*(missing: ReadonlyMap<string, Envelope>) {
+    const names = [...missing.keys()]
+    const lanes = [...missing.values()].map(laneOf)
+    if (known.size + names.length > MAX_KNOWN) known.clear()
+    for (const { id, place } of yield* find(params(lanes))) {
+      known.set(names[place - 1]!, { ...lanes[place - 1]!, id })
+    }
+  })
   return {
     ensure: (jobs) => {
       const missing = new Map<string, Envelope>()
-      for (const job of jobs) if (!known.has(nameOf(job))) missing.set(nameOf(job), job)
-      if (missing.size === 0) return Effect.void
-      const lanes = [...missing.values()]
-      return Effect.map(
-        insert([
-          Bind.texts(lanes.map(({ queue }) => enqueueQueue(queue))),
-          Bind.texts(lanes.map(({ kind }) => kind)),
-          Bind.ints(lanes.map(({ schemaVersion }) => schemaVersion)),
-          Bind.bools(lanes.map(({ partitionKey }) => partitionKey !== ""))
-        ]),
-        () => {
-          if (known.size + missing.size > MAX_KNOWN) known.clear()
-          for (const name of missing.keys()) known.add(name)
-        }
-      )
+      const lanes = jobs.map((job) => {
+        const name = nameOf(job)
+        const lane = known.get(name)
+        if (lane === undefined) missing.set(name, job)
+        return lane
+      })
+      return missing.size === 0
+        // SAFETY: none of them is missing.
+        ? Effect.succeed(lanes as ReadonlyArray<Lane>)
+        : Effect.map(
+          learn(missing),
+          () => jobs.map((job, n) => lanes[n] ?? known.get(nameOf(job)) ?? { ...laneOf(job), id: 0 })
+        )
     },
     forget: (jobs) => {
       for (const job of jobs) known.delete(nameOf(job))
@@ -52,8 +95,23 @@ export const make = (statement: ControlSql["Service"]["statement"]): Lanes => {
   }
 }
 
-/** Neither a queue nor a kind holds a space. */
-const nameOf = ({ kind, partitionKey, queue, schemaVersion }: Envelope): string =>
-  `${enqueueQueue(queue)} ${kind} ${schemaVersion} ${partitionKey !== ""}`
+const laneOf = (job: Envelope): Omit<Lane, "id"> => ({
+  queue: enqueueQueue(job.queue),
+  kind: job.kind,
+  version: job.schemaVersion,
+  worker: job.stickyWorker ?? "",
+  fallsBack: job.stickyFallbackMs !== undefined,
+  isPartitioned: job.partitionKey !== "",
+  classes: job.rates.map((rate) => rate.class).sort(),
+  limits: job.limits.map(({ limit }) => limit).sort()
+})
+
+/** No name of a queue, kind, class or limit holds a space or a comma. */
+const nameOf = (job: Envelope): string => {
+  const name = `${enqueueQueue(job.queue)} ${job.kind} ${job.schemaVersion} ${job.partitionKey !== ""}`
+  if (job.rates.length === 0 && job.limits.length === 0 && job.stickyWorker === undefined) return name
+  const { classes, fallsBack, limits, worker } = laneOf(job)
+  return `${name} ${classes.join()} ${limits.join()} ${fallsBack} ${worker}`
+}
 
 const MAX_KNOWN = 10_000

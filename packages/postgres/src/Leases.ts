@@ -9,7 +9,7 @@
 import type { JobId, LeaseRef } from "@headgate/core/Ids"
 import { Leases, type LostLease, type Settled, type Settlement } from "@headgate/core/Leases"
 import type { OutcomeResult } from "@headgate/core/Outcome"
-import type { State } from "@headgate/core/State"
+import type { State, TerminalReason } from "@headgate/core/State"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import { Announcer } from "./Announcer.ts"
@@ -17,8 +17,20 @@ import * as Bind from "./Bind.ts"
 import { ControlSql, isLockTimeout, rollbackFaults, toUnavailable } from "./ControlSql.ts"
 import * as SettleRows from "./SettleRows.ts"
 
-/** Ends attempts with success; takes `successParams`. Waits for rows that others hold. */
-export const successSql = "select * from headgate.succeed($1, $2, $3, $4, $5)"
+/**
+ * Ends attempts with success; takes `successParams`. Waits for rows that others hold, with `wait` no longer than so many
+ * milliseconds.
+ */
+export const successSql = (wait: number | "null"): string =>
+  `select * from headgate.succeed($1, $2, $3, $4, $5, ${wait})`
+
+/**
+ * As `successSql`, after the buckets were corrected; takes `SettleRows.correctionParams` in addition. The call that
+ * settles needs the answer of the one that corrects, so it comes after it.
+ */
+export const chargedSuccessSql = (wait: number | "null"): string =>
+  `select s.* from headgate.correct($1, $2, $3, $6, $7, $8, $9, $10, ${wait}) as corrected(wait_ms)
+  cross join lateral headgate.succeed($1, $2, $3, $4, $5, corrected.wait_ms) s`
 
 /** How long a batch waits for a row that another transaction holds. Renewals and sweeps are faster. */
 const LOCK_WAIT_MS = 200
@@ -49,10 +61,16 @@ const make = Effect.gen(function*() {
     "Leases.renew",
     "select * from headgate.renew($1, $2, $3, $4)"
   )
-  const succeed = statement<SucceededRow>(SETTLE, `select * from headgate.succeed($1, $2, $3, $4, $5, ${LOCK_WAIT_MS})`)
+  const succeed = statement<SucceededRow>(SETTLE, successSql(LOCK_WAIT_MS))
+  const succeedCharged = statement<SucceededRow>(SETTLE, chargedSuccessSql(LOCK_WAIT_MS))
   const settle = statement<SettledRow>(
     SETTLE,
     `select * from headgate.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, ${LOCK_WAIT_MS})`
+  )
+  const settleCharged = statement<SettledRow>(
+    SETTLE,
+    `select s.* from headgate.correct($1, $2, $3, $11, $12, $13, $14, $15, ${LOCK_WAIT_MS}) as corrected(wait_ms)
+    cross join lateral headgate.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, corrected.wait_ms) s`
   )
   const lockFree = statement<{ job_id: JobId }>(
     SETTLE,
@@ -70,10 +88,17 @@ const make = Effect.gen(function*() {
   )
   const unanswered = new Unanswered()
 
-  const write = (items: ReadonlyArray<Settlement>) =>
-    isSuccess(items[0])
-      ? Effect.map(succeed(successParams(items.map(toSuccess))), ofEach(items))
-      : settle(SettleRows.params(items))
+  /** All of one kind, as `SettleRows.statements` has put them together. */
+  const write = (items: ReadonlyArray<Settlement>) => {
+    const isCharged = items[0] !== undefined && SettleRows.isCharged(items[0])
+    if (isSuccess(items[0])) {
+      const params = successParams(items.map(toSuccess))
+      const rows = isCharged ? succeedCharged([...params, ...SettleRows.correctionParams(items)]) : succeed(params)
+      return Effect.map(rows, ofEach(items))
+    }
+    const params = SettleRows.params(items)
+    return isCharged ? settleCharged([...params, ...SettleRows.correctionParams(items)]) : settle(params)
+  }
 
   /** Leaves out what others hold. */
   const writeFree = (items: ReadonlyArray<Settlement>) => {
@@ -109,13 +134,13 @@ const make = Effect.gen(function*() {
     for (let left = batch; left.length > 0;) {
       const { first, others, repeats } = SettleRows.split(left)
       const work = Effect.forEach(SettleRows.statements(first), apply, { concurrency: 2 })
-      const states = new Map<string, SettledRow["state"]>()
-      for (const rows of yield* Effect.uninterruptible(work)) for (const row of rows) states.set(row.job_id, row.state)
+      const written = new Map<string, SettledRow>()
+      for (const rows of yield* Effect.uninterruptible(work)) for (const row of rows) written.set(row.job_id, row)
       const open: Array<Settlement> = []
       for (const item of first) {
-        const state = states.get(item.lease.jobId)
-        if (state === undefined) open.push(item)
-        else answers.set(item.lease, applied(item.lease.jobId, state))
+        const row = written.get(item.lease.jobId)
+        if (row === undefined) open.push(item)
+        else answers.set(item.lease, answerOf(row))
       }
       if (open.length > 0) yield* resolve(open, answers)
       for (const { lease, of } of repeats) answers.set(lease, answers.get(of) ?? rejected(lease.jobId, "missing"))
@@ -163,6 +188,11 @@ const decide = (item: Settlement, row: LookUpRow | undefined, isUnanswered: bool
     return row.is_ours ? applied(jobId, row.state) : rejected(jobId, row.state)
   }
   return isUnanswered ? applied(jobId, "deleted") : rejected(jobId, "missing")
+}
+
+const answerOf = ({ closed, job_id: jobId, reason, state }: SettledRow): Settled => {
+  if (reason === undefined || reason === null) return applied(jobId, state)
+  return { _tag: "Applied", jobId, state, reason, closedFingerprint: closed ?? undefined }
 }
 
 const applied = (jobId: JobId, state: State | "deleted"): Settled => ({ _tag: "Applied", jobId, state })
@@ -215,6 +245,9 @@ interface SettledRow {
   readonly job_id: JobId
   readonly state: State | "deleted"
   readonly queue?: string
+  readonly reason?: TerminalReason | null
+  /** Not without a reason: who closes its fingerprint does not wait under it. */
+  readonly closed?: string | null
 }
 
 interface LookUpRow {

@@ -15,12 +15,16 @@ import * as Checkpoints from "./Checkpoints.ts"
 import * as Control from "./Control.ts"
 import * as ControlSql from "./ControlSql.ts"
 import * as Duties from "./Duties.ts"
+import * as Explain from "./Explain.ts"
 import * as Gate from "./Gate.ts"
 import * as Heartbeat from "./Heartbeat.ts"
 import * as Inspect from "./Inspect.ts"
 import * as Leases from "./Leases.ts"
 import * as Migrations from "./Migrations.ts"
+import * as Pauses from "./Pauses.ts"
+import * as Policies from "./Policies.ts"
 import * as Producer from "./Producer.ts"
+import * as Quarantine from "./Quarantine.ts"
 import * as Reports from "./Reports.ts"
 import { PostgresSettings } from "./Settings.ts"
 import * as Transactional from "./Transactional.ts"
@@ -123,10 +127,14 @@ const capabilities = Layer.mergeAll(
   Heartbeat.layer.pipe(Layer.provide(leases)),
   Wakeups.layer,
   Duties.layer,
+  Explain.layer,
   Reports.layer,
   Producer.layer,
   Transactional.layer,
   Control.layer,
+  Quarantine.layer,
+  Policies.layer,
+  Pauses.layer,
   Inspect.layer
 ).pipe(Layer.provide(Announcer.layer), Layer.provide(ControlSql.layer))
 

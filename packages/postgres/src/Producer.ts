@@ -9,16 +9,17 @@ import { enqueueQueue, type Envelope, sameJobContent } from "@headgate/core/Enve
 import { fingerprint } from "@headgate/core/Fingerprint"
 import type { JobId } from "@headgate/core/Ids"
 import { type Enqueued, Producer } from "@headgate/core/Producer"
-import { Duplicate, IdConflict, StoreUnavailable } from "@headgate/core/Refusals"
+import { Backpressure, Duplicate, IdConflict, Invalid, Quarantined, StoreUnavailable } from "@headgate/core/Refusals"
 import { isTerminal, type State } from "@headgate/core/State"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as SqlClient from "effect/sql/SqlClient"
 import type * as SqlError from "effect/sql/SqlError"
 import { ambient, foreignTransaction } from "./Ambient.ts"
 import { Announcer } from "./Announcer.ts"
 import * as Bind from "./Bind.ts"
 import { ControlSql, inSchema, isConflict, sqlState, toUnavailable } from "./ControlSql.ts"
-import { insertParams, insertSql, obstaclesSql, uniqueKey } from "./EnqueueRows.ts"
+import { closedSql, insertParams, insertSql, obstaclesSql, uniqueKey } from "./EnqueueRows.ts"
 import * as Lanes from "./Lanes.ts"
 import { type ReplacedRow, replaceParams, replaceSql } from "./Replace.ts"
 import { refuseUnsupported } from "./Unsupported.ts"
@@ -33,12 +34,20 @@ const make = Effect.gen(function*() {
   const client = application.withoutTransforms()
   const insertText = inSchema(schema, insertSql)
   const obstaclesText = inSchema(schema, obstaclesSql)
+  const closedText = inSchema(schema, closedSql)
   const replaceText = inSchema(schema, replaceSql)
   const removeText = inSchema(schema, "delete from headgate.job j where j.id = any($1)")
 
-  /** Stores all of `jobs` and answers which are not due yet; or stores none and answers undefined. */
-  const insert = Effect.fnUntraced(function*(jobs: ReadonlyArray<Envelope>, isOwn: boolean) {
-    const [row] = yield* client.unsafe<InsertRow>(insertText, insertParams(jobs, !isOwn))
+  /** Stores all of `jobs` and answers which are not due yet; or stores none, and answers a refusal or undefined. */
+  const insert = Effect.fnUntraced(function*(
+    jobs: ReadonlyArray<Envelope>,
+    places: ReadonlyArray<Lanes.Lane>,
+    isOwn: boolean
+  ) {
+    const once = client.unsafe<InsertRow>(insertText, insertParams(jobs, places, !isOwn))
+    let [row] = yield* once
+    if (isIsolated(row) && !isOwn) [row] = yield* readCommitted(application.withTransaction(once))
+    if (row !== undefined && row.pressure !== null) return pressed(row.pressure)
     if (row === undefined || row.stored === jobs.length) return new Set(row?.later)
     // In the caller's transaction a failing statement would end it: the part is taken back instead.
     if (isOwn && row.part.length > 0) yield* client.unsafe(removeText, [Bind.texts(row.part)])
@@ -50,6 +59,17 @@ const make = Effect.gen(function*() {
       Bind.texts(jobs.map(({ id }) => id)),
       Bind.bytes(jobs.flatMap((job) => uniqueKey(job) ?? []))
     ])
+
+  /** The first job of a closed fingerprint. */
+  const findClosed = Effect.fnUntraced(function*(batch: ReadonlyArray<Envelope>, jobs: ReadonlyArray<Envelope>) {
+    const prints = yield* Effect.forEach(jobs, fingerprintOf)
+    const rows = yield* client.unsafe<{ readonly fingerprint: string }>(closedText, [Bind.texts(prints)])
+    const closed = new Set(rows.map(({ fingerprint }) => fingerprint))
+    const place = prints.findIndex((print) => closed.has(print))
+    return place === -1
+      ? undefined
+      : new Quarantined({ fingerprint: prints[place]!, index: batch.indexOf(jobs[place]!) })
+  })
 
   /** Undefined when the holder has ended meanwhile and holds nothing any more. */
   const replace: Replace = Effect.fnUntraced(function*(holder, job) {
@@ -67,12 +87,12 @@ const make = Effect.gen(function*() {
     let jobs = batch
     let lostAnswer = false
     for (let round = 1; round <= MAX_ROUNDS; round++) {
-      yield* lanes.ensure(jobs)
+      const places = yield* lanes.ensure(jobs)
       const twin = findTwin(jobs)
       // A first round without an insert shows whether the earlier twin is a finished job that was sent again.
       if (twin !== undefined && round > 1) return yield* duplicate(twin.of, batch.indexOf(twin.job))
       if (twin === undefined) {
-        const tried = yield* Effect.result(insert(jobs, isOwn))
+        const tried = yield* Effect.result(insert(jobs, places, isOwn))
         if (tried._tag === "Failure" && isLost(tried.failure) && !isOwn && !lostAnswer) {
           lostAnswer = true
           continue
@@ -80,12 +100,19 @@ const make = Effect.gen(function*() {
         if (tried._tag === "Failure" && (isOwn || !isPassedOver(tried.failure))) {
           return yield* Effect.fail(tried.failure)
         }
-        if (tried._tag === "Success" && tried.success !== undefined) {
-          for (const job of jobs) answers.set(job.id, created(job, tried.success.has(job.id)))
+        const stored = tried._tag === "Success" ? tried.success : undefined
+        if (stored !== undefined && "_tag" in stored) return yield* stored
+        if (stored !== undefined) {
+          for (const job of jobs) answers.set(job.id, created(job, stored.has(job.id)))
           return answers
         }
       }
       const rows = yield* obstacles(jobs)
+      if (rows.some(({ what }) => what === "closed")) {
+        const stored = new Set<string>(rows.flatMap(({ id, what }) => what === "id" ? [id] : []))
+        const closed = yield* findClosed(batch, jobs.filter(({ id }) => !stored.has(id)))
+        if (closed !== undefined) return yield* closed
+      }
       // The statement was sent twice: what this call stored before is not an older job.
       const ownAge = lostAnswer ? performance.now() - startedAt + 1000 : -1
       const left = yield* judge(batch, jobs, rows, ownAge, answers, replace)
@@ -128,13 +155,13 @@ const judge = Effect.fnUntraced(function*(
   answers: Map<string, Enqueued>,
   replace: Replace
 ) {
-  const byId = new Map<string, ObstacleRow>(rows.filter((row) => row.key === null).map((row) => [row.id, row]))
+  const byId = new Map<string, ObstacleRow>(rows.filter((row) => row.what === "id").map((row) => [row.id, row]))
   const byKey = new Map(rows.flatMap((row) => row.key === null ? [] : [[keyText(row.key), row] as const]))
   const left: Array<Envelope> = []
   for (const job of jobs) {
     const row = byId.get(job.id)
     if (row !== undefined) {
-      const content = { ...job, fingerprint: job.fingerprint ?? (yield* fingerprint(job.kind, job.payload)) }
+      const content = { ...job, fingerprint: yield* fingerprintOf(job) }
       if (!sameJobContent(content, row)) return yield* new IdConflict({ id: job.id, index: batch.indexOf(job) })
       answers.set(job.id, { id: row.id, state: row.state, status: Number(row.age) <= ownAge ? "created" : "existing" })
       continue
@@ -149,6 +176,20 @@ const judge = Effect.fnUntraced(function*(
   }
   return left
 })
+
+const fingerprintOf = (job: Envelope): Effect.Effect<string> =>
+  job.fingerprint === undefined ? fingerprint(job.kind, job.payload) : Effect.succeed(job.fingerprint)
+
+const readCommitted = Effect.provideService(SqlClient.BeginTransaction, "BEGIN ISOLATION LEVEL READ COMMITTED")
+
+const isIsolated = (row: InsertRow | undefined): boolean => typeof row?.pressure?.isolation === "string"
+
+const pressed = (pressure: NonNullable<InsertRow["pressure"]>): Backpressure | Invalid =>
+  pressure.isolation === undefined ? new Backpressure(pressure) : new Invalid({
+    field: "queue",
+    message: `the queue ${pressure.queue} has a limit of unfinished jobs, which cannot be kept in a transaction of ` +
+      `isolation level ${pressure.isolation}`
+  })
 
 const created = (job: Envelope, isLater: boolean): Enqueued => ({
   // SAFETY: the guard has checked the id.
@@ -201,9 +242,20 @@ interface InsertRow {
   readonly stored: number
   readonly later: ReadonlyArray<string>
   readonly part: ReadonlyArray<string>
+  readonly pressure:
+    | {
+      readonly queue: string
+      readonly limit: number
+      readonly current: number
+      readonly incoming: number
+      readonly isolation?: undefined
+    }
+    | { readonly queue: string; readonly isolation: string }
+    | null
 }
 
 interface ObstacleRow {
+  readonly what: "id" | "key" | "closed"
   readonly id: JobId
   readonly kind: string
   readonly queue: string

@@ -1,10 +1,10 @@
 /** Settlements as statement parameters. What the database would refuse is repaired here, so no item sinks its batch. */
 import { MAX_ERROR_MESSAGE_BYTES, MAX_ERROR_TAG_BYTES, MAX_ERROR_TEXT_BYTES } from "@headgate/core/ErrorText"
 import type { LeaseRef } from "@headgate/core/Ids"
-import type { Settlement } from "@headgate/core/Leases"
+import { type Charge, MAX_CHARGE, type Settlement } from "@headgate/core/Leases"
 import { MAX_DURATION_MS } from "@headgate/core/Millis"
 import { type Outcome, type OutcomeError, outcomeName } from "@headgate/core/Outcome"
-import { cutUtf8, toStorableText } from "@headgate/core/Text"
+import { cutUtf8, isStorableText, toStorableText } from "@headgate/core/Text"
 import * as Bind from "./Bind.ts"
 
 export interface Split {
@@ -31,15 +31,20 @@ export const split = (batch: ReadonlyArray<Settlement>): Split => {
   return { first, others, repeats }
 }
 
-/** Successes apart from the rest, in pieces of a size that one statement carries well. */
+/** Corrects what its attempt was charged. A crash never does. */
+export const isCharged = ({ charges, outcome }: Settlement): boolean =>
+  outcome._tag === "RateLimited" || (charges !== undefined && outcome._tag !== "Crashed")
+
+/**
+ * Successes apart from the rest, and what corrects a charge apart from what does not, in pieces of a size that one
+ * statement carries well.
+ */
 export const statements = (items: ReadonlyArray<Settlement>): ReadonlyArray<ReadonlyArray<Settlement>> => {
   const pieces: Array<Array<Settlement>> = []
-  const open: Record<"success" | "other", { items: Array<Settlement>; bytes: number }> = {
-    success: { items: [], bytes: 0 },
-    other: { items: [], bytes: 0 }
-  }
+  const [success, other, chargedSuccess, chargedOther] = [newPiece(), newPiece(), newPiece(), newPiece()]
   for (const item of items) {
-    const piece = item.outcome._tag === "Success" ? open.success : open.other
+    const isSuccess = item.outcome._tag === "Success"
+    const piece = isCharged(item) ? isSuccess ? chargedSuccess : chargedOther : isSuccess ? success : other
     const bytes = bytesOf(item.outcome)
     if (piece.items.length === MAX_ITEMS || (piece.items.length > 0 && piece.bytes + bytes > MAX_BYTES)) {
       pieces.push(piece.items)
@@ -49,9 +54,16 @@ export const statements = (items: ReadonlyArray<Settlement>): ReadonlyArray<Read
     piece.items.push(item)
     piece.bytes += bytes
   }
-  for (const { items } of [open.success, open.other]) if (items.length > 0) pieces.push(items)
+  for (const { items } of [success, other, chargedSuccess, chargedOther]) if (items.length > 0) pieces.push(items)
   return pieces
 }
+
+interface Piece {
+  items: Array<Settlement>
+  bytes: number
+}
+
+const newPiece = (): Piece => ({ items: [], bytes: 0 })
 
 /** The parameters of the SQL function `settle`. */
 export const params = (items: ReadonlyArray<Settlement>): ReadonlyArray<unknown> => {
@@ -71,6 +83,49 @@ export const params = (items: ReadonlyArray<Settlement>): ReadonlyArray<unknown>
     Bind.bytes(errors.map((error) => error?.encoded ?? null))
   ]
 }
+
+/** The parameters of the SQL function `correct` that follow the leases: job, class, key, actual cost, push-back. */
+export const correctionParams = (items: ReadonlyArray<Settlement>): ReadonlyArray<unknown> => {
+  const rows = items.flatMap(correctionsOf)
+  return [
+    Bind.texts(rows.map(({ jobId }) => jobId)),
+    Bind.texts(rows.map((row) => row.class ?? null)),
+    Bind.texts(rows.map(({ key }) => key ?? null)),
+    Bind.bigints(rows.map(({ actual }) => actual)),
+    Bind.bigints(rows.map(({ pushBackMs }) => pushBackMs))
+  ]
+}
+
+interface Correction {
+  readonly jobId: string
+  readonly class?: string | undefined
+  readonly key?: string | undefined
+  readonly actual: number | null
+  readonly pushBackMs: number | null
+}
+
+/** A rate-limited attempt has used nothing, unless it says otherwise. */
+const correctionsOf = ({ charges = [], lease: { jobId }, outcome }: Settlement): ReadonlyArray<Correction> => {
+  const said = charges.filter(isSayable).map((charge) => ({
+    jobId,
+    class: charge.class,
+    key: charge.key,
+    actual: Math.min(Math.max(Math.round(charge.actual), 0), MAX_CHARGE),
+    pushBackMs: null
+  }))
+  if (outcome._tag !== "RateLimited") return said
+  const { pushBackMs, rateClass } = outcome
+  const closed = pushBackMs === undefined || Number.isNaN(pushBackMs) ? null : Math.max(Math.round(pushBackMs), 0)
+  return [
+    { jobId, actual: 0, pushBackMs: null },
+    { jobId, class: rateClass, actual: null, pushBackMs: closed === null ? null : Math.min(closed, MAX_DURATION_MS) },
+    ...said
+  ]
+}
+
+/** What is no number says nothing, nor does a name that no job can have. */
+const isSayable = ({ actual, class: name, key }: Charge): boolean =>
+  !Number.isNaN(actual) && (name === undefined || isStorableText(name)) && (key === undefined || isStorableText(key))
 
 const errorOf = (outcome: Outcome): OutcomeError | undefined => "error" in outcome ? outcome.error : undefined
 

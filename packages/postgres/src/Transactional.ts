@@ -5,6 +5,8 @@
  */
 import * as PgClient from "@effect/sql-pg/PgClient"
 import type { LeaseRef } from "@headgate/core/Ids"
+import type { Charge } from "@headgate/core/Leases"
+import { success } from "@headgate/core/Outcome"
 import { type ForeignTransaction, LeaseRejected, StoreUnavailable } from "@headgate/core/Refusals"
 import { BodyFailure, MAX_EFFECT_KEY_BYTES, type OnceWrite, Transactional } from "@headgate/core/Transactional"
 import * as Effect from "effect/Effect"
@@ -15,7 +17,8 @@ import { ambient, foreignTransaction } from "./Ambient.ts"
 import * as Bind from "./Bind.ts"
 import { checkStep, checkText } from "./Checkpoints.ts"
 import { ControlSql, inSchema, rollbackFaults, toUnavailable } from "./ControlSql.ts"
-import { successParams, successSql } from "./Leases.ts"
+import { chargedSuccessSql, successParams, successSql } from "./Leases.ts"
+import * as SettleRows from "./SettleRows.ts"
 
 /**
  * Claims the key. A worker that vanishes without a word leaves its transaction open, and the next owner waiting for the
@@ -68,7 +71,8 @@ const make = Effect.gen(function*() {
   const claim = run(claimSql)
   const read = run<EffectRow>(readSql)
   const record = run(recordSql)
-  const succeed = run<{ state: string }>(successSql)
+  const succeedPlain = run<{ state: string }>(successSql("null"))
+  const succeedCharged = run<{ state: string }>(chargedSuccessSql("null"))
   const transactionId = run<{ id: string }>("select pg_current_xact_id()::text as id")
   const state = run<{ state: string }>(stateSql)
   const lockJob = statement("Transactional", lockSql)
@@ -77,6 +81,17 @@ const make = Effect.gen(function*() {
     "Transactional.complete",
     `select coalesce(j.last_lease_id = $2 and j.fence = $3, false) as is_ours from headgate.job j where j.id = $1`
   )
+
+  const succeed = (
+    lease: LeaseRef,
+    result: { readonly version: number; readonly bytes: Uint8Array } | undefined,
+    charges: ReadonlyArray<Charge> | undefined
+  ) => {
+    const params = successParams([{ lease, result }])
+    return charges === undefined
+      ? succeedPlain(params)
+      : succeedCharged([...params, ...SettleRows.correctionParams([{ lease, outcome: success, charges }])])
+  }
 
   const rejected = ({ jobId }: LeaseRef) =>
     Effect.flatMap(state([Bind.text(jobId)]), ([job]) => new LeaseRejected({ jobId, state: job?.state ?? "missing" }))
@@ -135,7 +150,8 @@ const make = Effect.gen(function*() {
     complete: Effect.fn("Transactional.complete")(function*<A, E, R>(
       lease: LeaseRef,
       body: Effect.Effect<A, E, R>,
-      encode: (value: A) => Effect.Effect<{ readonly version: number; readonly bytes: Uint8Array } | undefined, E>
+      encode: (value: A) => Effect.Effect<{ readonly version: number; readonly bytes: Uint8Array } | undefined, E>,
+      charges?: () => ReadonlyArray<Charge> | undefined
     ) {
       const attempt = Effect.gen(function*() {
         const [begun] = yield* transactionId([])
@@ -143,7 +159,7 @@ const make = Effect.gen(function*() {
         const result = yield* Effect.mapError(encode(value), (error) => new BodyFailure(error))
         const [ended] = yield* transactionId([])
         if (begun?.id !== ended?.id) return yield* rolledBack(COMPLETE)
-        const rows = yield* succeed(successParams([{ lease, result }]))
+        const rows = yield* succeed(lease, result, charges?.())
         if (rows.length === 0) return yield* rejected(lease)
         return value
       })

@@ -11,11 +11,8 @@ export const refuseUnsupported = (batch: ReadonlyArray<Envelope>): Invalid | und
 }
 
 const unsupportedField = (job: Envelope): keyof Envelope | undefined => {
-  if (job.rates.length > 0) return "rates"
   if (job.uniqueStates !== undefined) return "uniqueStates"
   if (job.uniqueWindowMs !== undefined) return "uniqueWindowMs"
-  if (job.stickyWorker !== undefined) return "stickyWorker"
-  if (job.stickyFallbackMs !== undefined) return "stickyFallbackMs"
   if (job.periodicOrigin !== undefined) return "periodicOrigin"
   return undefined
 }

@@ -444,7 +444,7 @@ layer(Jobs.layer, { excludeTestServices: true })("Control", (it) => {
       const seen = () =>
         Jobs.columns("n1", "payload", "fingerprint", "state", "scheduled_at_ms", "priority", "max_attempts")
       yield* replace("n1", 8)
-      assert.deepStrictEqual(yield* seen(), [key("old"), "f", "available", now, 1, 7])
+      assert.deepStrictEqual(yield* seen(), [key("old"), "n1", "available", now, 1, 7])
       yield* replace("n1", 1 + 4)
       assert.deepStrictEqual(yield* seen(), [key("new"), "fp", "available", now, 9, 7])
       assert.deepStrictEqual(yield* replace("n1", 2), [{ from_state: "available", to_state: "scheduled" }])

@@ -41,7 +41,7 @@ export interface Seed {
 export const seed = Effect.fnUntraced(function*(...jobs: ReadonlyArray<Seed>) {
   const pg = yield* PgClient.PgClient
   const now = yield* Time.now()
-  const rows = jobs.map((job) => ({ ...defaults(job.state ?? "available", now), ...job }))
+  const rows = jobs.map((job) => ({ ...defaults(job.state ?? "available", now), fingerprint: job.id, ...job }))
   yield* pg`INSERT INTO headgate.job SELECT r.* FROM jsonb_array_elements(${pg.json(rows)}) e
     CROSS JOIN LATERAL jsonb_populate_record(null::headgate.job, e) r`
   const ids = rows.map(({ id }) => id)
@@ -88,7 +88,6 @@ const defaults = (state: State, now: number): Seed => ({
   queue: "default",
   partition_key: "",
   keys: "",
-  fingerprint: "f",
   payload: "\\x",
   schema_version: 1,
   checkpoint_version: 0,

@@ -72,10 +72,13 @@ layer(Store.layer, { excludeTestServices: true })("Leases.settle", (it) => {
       for (const [index, [id, , expected]] of cases.entries()) {
         const found = yield* Store.columns(`o-${id}`, "state", "reason", "attempt", "crash_attempt")
         assert.deepStrictEqual(found, [...expected], id)
+        const [state, reason] = expected
+        const ended = reason === null ? {} : { reason, closedFingerprint: undefined }
         assert.deepStrictEqual(answers[index], {
           _tag: "Applied",
           jobId: batch[index]!.lease.jobId,
-          state: expected[0]
+          state,
+          ...ended
         })
         assert.deepStrictEqual(yield* Store.columns(`o-${id}`, "lease_id", "worker"), [null, null])
         assert.strictEqual(yield* Store.count("attempt", `o-${id}`), 1)

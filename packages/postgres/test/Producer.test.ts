@@ -392,9 +392,11 @@ layer(Store.layerBehindNetwork, { excludeTestServices: true })("Producer.enqueue
 
   it.effect("a field the store cannot honour is refused, and nothing of the batch is stored", () =>
     Effect.gen(function*() {
-      const refusal = yield* Effect.flip(Store.enqueue({ id: "honoured" }, { id: "sticky", stickyWorker: "w1" }))
-      assert.deepInclude(refusal, { _tag: "Invalid", field: "stickyWorker" })
-      assert.deepStrictEqual(yield* exists("honoured", "sticky"), [])
+      const refusal = yield* Effect.flip(
+        Store.enqueue({ id: "honoured" }, { id: "window", uniqueKey: key("w"), uniqueWindowMs: 1000 })
+      )
+      assert.deepInclude(refusal, { _tag: "Invalid", field: "uniqueWindowMs" })
+      assert.deepStrictEqual(yield* exists("honoured", "window"), [])
     }))
 
   it.effect("a database out of reach is a typed failure", () =>

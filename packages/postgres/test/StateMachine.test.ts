@@ -29,6 +29,7 @@ type Condition =
   | "no_time_named"
   | "attempts_used_up"
   | "crash_limit_reached"
+  | "fingerprint_closed"
   | "deadline_before_next_due"
   | "retention_zero"
   | "own_retention_unset"
@@ -39,11 +40,12 @@ interface Row {
   readonly kind: "outcome" | "lifecycle"
   readonly from: ReadonlyArray<State | "none">
   readonly cases: ReadonlyArray<
-    { readonly when?: Condition | "fingerprint_closed"; readonly to?: string; readonly reason?: string }
+    { readonly when?: Condition; readonly to?: string; readonly reason?: string }
   >
   readonly attempt?: 1 | "reset"
   readonly crash_attempt?: 1 | "reset"
   readonly fence?: 1
+  readonly strikes?: Transition["strikes"]
 }
 
 /** One job upon which the event comes. */
@@ -88,7 +90,7 @@ const due: Event = {
 
 /** How each lifecycle event is brought about, upon all its trials, and what it needs prepared. */
 const lifecycle: Readonly<Record<LifecycleEvent, Event>> = {
-  enqueued: { bring: (trials) => each(trials, ({ id }) => enqueue({ id, fingerprint: "f" })) },
+  enqueued: { bring: (trials) => each(trials, ({ id }) => enqueue({ id, fingerprint: fingerprintOf(id) })) },
   operator_promote: { bring: (trials) => control(trials, (operations, id) => operations.promote(id)) },
   operator_cancel: { bring: (trials) => control(trials, (operations, id) => operations.cancel(id)) },
   operator_retry: { bring: (trials) => control(trials, (operations, id) => operations.retry(id)) },
@@ -195,7 +197,7 @@ layer(Store.layer, { excludeTestServices: true })("the store does what the state
   it.effect("the trials cover every event and every condition of the table", () =>
     Effect.sync(() => {
       for (const { cases, event, kind } of rows) {
-        const named = cases.flatMap(({ when }) => when === undefined || when === "fingerprint_closed" ? [] : [when])
+        const named = cases.flatMap(({ when }) => when === undefined ? [] : [when])
         assert.includeMembers([...conditionsOf(kind, event)], named, event)
       }
       const tried = [...Object.values(outcomes).map(outcomeName), ...Object.keys(lifecycle)]
@@ -226,7 +228,7 @@ type Services = StoreServices | PgClient.PgClient | TestDatabase.TestDatabase
 /** All trials of an event at once: its sweeps and batches meet them side by side. */
 const tryOut = Effect.fnUntraced(function*({ bring, code, event, kind, seed }: Experiment) {
   const pg = yield* PgClient.PgClient
-  yield* pg`TRUNCATE headgate.job, headgate.attempt`
+  yield* pg`TRUNCATE headgate.job, headgate.attempt, headgate.strike, headgate.death, headgate.quarantine_lap`
   const now = yield* Time.freeze()
   const trials = State.literals.flatMap((state) =>
     combinations(conditionsOf(kind, event)).map((facts) => ({ id: `${state} ${[...facts].join(" ")}`, state, facts }))
@@ -236,14 +238,30 @@ const tryOut = Effect.fnUntraced(function*({ bring, code, event, kind, seed }: E
   yield* Jobs.seed(
     ...rivals.map(({ id }) => ({ id: `rival of ${id}`, state: "running" as const, unique_key: uniqueKey(id) }))
   )
+  const strikes = trials.map(({ facts, id }) => {
+    const [fingerprint, last_job_id, last_at_ms, kind] = [fingerprintOf(id), id, now, "greet"]
+    // A crash closes the fingerprint itself.
+    const isCrash = event === "crashed" || event === "lease_lost"
+    const isClosed = event === "operator_release" || (facts.has("fingerprint_closed") && !isCrash)
+    const strikes = isClosed ? strikeLimit : facts.has("fingerprint_closed") ? strikeLimit - 1 : strikeLimit - 2
+    return { fingerprint, strikes, last_at_ms, closed_at_ms: isClosed ? now : null, kind, last_job_id }
+  })
+  yield* pg`INSERT INTO headgate.strike SELECT r.* FROM jsonb_array_elements(${pg.json(strikes)}) e
+    CROSS JOIN LATERAL jsonb_populate_record(null::headgate.strike, e) r`
   const before = yield* allRows
+  const struck = yield* allStrikes
   yield* bring(trials, now)
   const after = yield* allRows
+  const striking = yield* allStrikes
   for (const trial of trials) {
     const text = `${event} of a job that is ${trial.state} when ${[...trial.facts].join(", ") || "nothing holds"}`
     const expected = inTable(kind, trial.state, event, trial.facts)
     assert.deepStrictEqual(code(trial.state, contextOf(trial, kind, event, now)), expected, `core: ${text}`)
     const [old, found] = [before.get(trial.id), after.get(trial.id)]
+    const change = changeOf(struck.get(fingerprintOf(trial.id)), striking.get(fingerprintOf(trial.id)))
+    // What is closed, an operator alone opens.
+    const isKept = expected?.strikes === "reset" && trial.facts.has("fingerprint_closed")
+    assert.strictEqual(change, isKept ? 0 : expected?.strikes ?? 0, `the strikes: ${text}`)
     if (expected === undefined) assert.deepStrictEqual(found, old, text)
     else assert.deepStrictEqual(moveOf(old, found), moveText(expected), text)
   }
@@ -254,6 +272,28 @@ const allRows = Effect.gen(function*() {
   const found = yield* pg<{ job: JobRow }>`SELECT to_jsonb(j) AS job FROM headgate.job j`
   return new Map(found.map(({ job }) => [job.id, job]))
 })
+
+interface StrikeRow {
+  readonly fingerprint: string
+  readonly strikes: number
+  readonly is_closed: boolean
+}
+
+const allStrikes = Effect.gen(function*() {
+  const pg = yield* PgClient.PgClient
+  const found = yield* pg<StrikeRow>`SELECT s.fingerprint, s.strikes, s.closed_at_ms IS NOT NULL AS is_closed
+    FROM headgate.strike s`
+  return new Map(found.map((strike) => [strike.fingerprint, strike]))
+})
+
+/** What happened to the strikes of a fingerprint, in the words of the table. */
+const changeOf = (old: StrikeRow | undefined, found: StrikeRow | undefined) => {
+  if (found === undefined) return old === undefined ? 0 : "reset"
+  if (old?.is_closed && !found.is_closed) return found.strikes === strikeLimit - 1 ? "limit_minus_one" : "opened"
+  return found.strikes - (old?.strikes ?? 0)
+}
+
+const fingerprintOf = (id: string) => id.replaceAll(" ", "_")
 
 interface JobRow {
   readonly id: string
@@ -289,7 +329,7 @@ const inTable = (
 ): Transition | undefined => {
   const names: ReadonlyArray<string> = dueEvents.some((name) => name === event) ? dueEvents : [event]
   const row = rows.find((row) => row.kind === kind && names.includes(row.event) && row.from.includes(state))
-  const chosen = row?.cases.find(({ when }) => when === undefined || (when !== "fingerprint_closed" && facts.has(when)))
+  const chosen = row?.cases.find(({ when }) => when === undefined || facts.has(when))
   if (row === undefined || chosen?.to === undefined) return undefined
   // SAFETY: core's tests hold the table to its schema.
   return {
@@ -298,13 +338,14 @@ const inTable = (
     attempt: row.attempt ?? 0,
     crashAttempt: row.crash_attempt ?? 0,
     fence: row.fence ?? 0,
-    strikes: (row as { readonly strikes?: Transition["strikes"] }).strikes ?? 0
+    strikes: row.strikes ?? 0
   } as Transition
 }
 
 const fence = 3
 const maxAttempts = 5
 const crashLimit = 3
+const strikeLimit = 3
 
 /** Counters that every move can be seen on, and what makes the conditions hold or just not hold. */
 const columnsOf = (trial: Trial, kind: Row["kind"], event: string, now: number) => {
@@ -312,6 +353,7 @@ const columnsOf = (trial: Trial, kind: Row["kind"], event: string, now: number) 
   const names = conditionsOf(kind, event)
   return {
     id: trial.id,
+    fingerprint: fingerprintOf(trial.id),
     state: trial.state,
     fence,
     attempt,
@@ -340,7 +382,7 @@ const contextOf = ({ facts }: Trial, kind: Row["kind"], event: string, now: numb
     retentionMs: facts.has("retention_zero") ? 0 : facts.has("own_retention_unset") ? undefined : 60_000,
     pending: facts.has("pending_requested"),
     namesTime: !facts.has("no_time_named"),
-    fingerprintClosed: false,
+    fingerprintClosed: facts.has("fingerprint_closed"),
     uniqueKeyTaken: facts.has("unique_key_taken")
   }
 }
@@ -360,6 +402,7 @@ const ofOutcomes: ReadonlyArray<Condition> = [
   "delayed",
   "attempts_used_up",
   "crash_limit_reached",
+  "fingerprint_closed",
   "deadline_before_next_due",
   "retention_zero"
 ]
@@ -368,7 +411,7 @@ const ofLifecycle: Readonly<Record<string, ReadonlyArray<Condition>>> = {
   enqueued: ["pending_requested", "delayed"],
   replaced: ["no_time_named", "delayed"],
   rescheduled: ["no_time_named", "delayed"],
-  lease_lost: ["crash_limit_reached", "deadline_before_next_due"],
+  lease_lost: ["crash_limit_reached", "fingerprint_closed", "deadline_before_next_due"],
   operator_retry: ["deadline_before_next_due", "unique_key_taken"],
   operator_release: ["unique_key_taken"],
   evicted: ["own_retention_unset"]

@@ -58,10 +58,10 @@ export const request = (ask: Ask = {}) => ({
 
 export const admit = (ask?: Ask) => Effect.map(Gate.use((gate) => gate.admit(request(ask))), ({ claims }) => claims)
 
-/** Enqueues one job and claims it. */
+/** Enqueues one job, of a fingerprint of its own, and claims it. */
 export const running = Effect.fnUntraced(function*(input: Partial<EnvelopeInput> & { readonly id: string }, ask?: Ask) {
   const queue = `q-${input.id}`
-  yield* enqueue({ queue, ...input })
+  yield* enqueue({ queue, fingerprint: input.id.replaceAll(/[^!-~]/g, "_"), ...input })
   const [claim] = yield* admit({ queues: [input.queue ?? queue], ...ask })
   if (claim === undefined) return yield* Effect.die(new Error(`${input.id} was not admitted`))
   return claim.lease

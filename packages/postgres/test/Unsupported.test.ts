@@ -3,11 +3,8 @@ import { Envelope, type EnvelopeInput } from "@headgate/core/Envelope"
 import { refuseUnsupported } from "../src/Unsupported.ts"
 
 const asked: ReadonlyArray<Partial<EnvelopeInput>> = [
-  { rates: [{ class: "shop-api", key: "", weight: 1 }] },
   { uniqueStates: ["available"] },
   { uniqueWindowMs: 1000 },
-  { stickyWorker: "w1" },
-  { stickyFallbackMs: 1000 },
   { periodicOrigin: { scheduleId: "nightly", tickMs: 0 } }
 ]
 

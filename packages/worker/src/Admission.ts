@@ -84,10 +84,11 @@ export class Admission {
   /** How long to wait before the next call, unless nudged; 0 to make it now. */
   private pauseMs(now: number): number {
     if (now < this.notBefore) return this.notBefore - now
-    const { inFlight } = this.parts
+    const { inFlight, settler } = this.parts
+    if (settler.awaitsCrash) return MAX_PAUSE_MS
     const free = inFlight.free(now)
     this.isWaitingForRoom = free < Math.max(1, inFlight.room(now) >> 2) &&
-      (free === 0 || !this.parts.settler.isIdle)
+      (free === 0 || !settler.isIdle)
     if (this.isWaitingForRoom) return MAX_PAUSE_MS
     return this.isHungry ? 0 : this.nextPollAt - now
   }
@@ -141,7 +142,7 @@ const tellEnded = (reporter: Reporter, ended: ReadonlyArray<EndedAtGate>): void 
   const late = ended.filter(({ reason }) => reason === "deadline" || reason === "queue_timeout")
   const jobs = ended.filter((one) => !late.includes(one))
   if (late.length > 0) reporter.emit({ _tag: "JobsExpired", jobIds: late.map(({ jobId }) => jobId) })
-  if (jobs.length > 0) reporter.emit({ _tag: "JobsTurnedAway", jobs })
+  if (jobs.length > 0) reporter.turnedAway(jobs)
 }
 
 interface Unanswered {

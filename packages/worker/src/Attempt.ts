@@ -3,6 +3,7 @@
  * ends. Shared by everything an attempt is given: the `Job` service, the steps, the reports.
  */
 import type {
+  Charge,
   Claim,
   InterruptionReason,
   Outcome,
@@ -34,6 +35,8 @@ export interface Attempt {
   readonly ending: Ending | undefined
   /** Sets the ending if there is none, interrupts the attempt's root fiber and never returns. */
   readonly end: (ending: Ending) => Effect.Effect<never>
+  /** What the handler says it cost; undefined until it says something. */
+  charges: ReadonlyArray<Charge> | undefined
   /** No ending yet, and the lease is valid on this process's clock: a step may start. */
   readonly isOwned: () => boolean
 }
@@ -55,6 +58,7 @@ export class LocalAttempt implements Attempt {
   isDeaf = false
   /** How the handler ended, while the attempt's own finalizers run. */
   outcome: Outcome | undefined = undefined
+  charges: ReadonlyArray<Charge> | undefined = undefined
   isClosing = false
   isZombie = false
   /** The lease was given back: nothing of this attempt is settled any more. */

@@ -102,6 +102,15 @@ export class Dispatch {
     }
   }
 
+  /** Of a kind whose content was found to crash: the store decides which of those that wait here may start. */
+  handBackKind(kind: string): void {
+    const { inFlight: { buffer }, settler } = this.parts
+    for (const attempt of buffer.splice(0)) {
+      if (attempt.claim.kind === kind) settler.push(attempt, Outcome.released)
+      else buffer.push(attempt)
+    }
+  }
+
   /** From now on claims are handed back instead of started; those in the buffer are handed back at once. */
   drain(): void {
     this.isDraining = true
@@ -137,13 +146,16 @@ export class Dispatch {
     inFlight.prefetch.pause(now)
   }
 
-  /** Starts what waits while there are slots. A handler that ends at once frees its slot within the loop. */
-  private readonly fill = (): void => {
+  /**
+   * Starts what waits while there are slots, and no crash is on its way to the store. A handler that ends at once frees
+   * its slot within the loop.
+   */
+  readonly fill = (): void => {
     if (this.isFilling || this.isDraining) return
     this.isFilling = true
-    const { inFlight } = this.parts
+    const { inFlight, settler } = this.parts
     try {
-      while (inFlight.hasSlot() && !this.isDraining) {
+      while (inFlight.hasSlot() && !this.isDraining && !settler.awaitsCrash) {
         const next = inFlight.buffer.shift()
         if (next === undefined) break
         this.start(next)
@@ -223,7 +235,7 @@ export class Dispatch {
     if (outcome !== undefined && !attempt.isReleased) return settler.push(attempt, outcome)
     inFlight.release(attempt)
     const { ending } = attempt
-    if (ending?._tag === "Settled") reporter.settled(attempt, ending.outcome, ending.state)
+    if (ending?._tag === "Settled") reporter.settled(attempt, ending.outcome, ending)
     else reporter.lost(attempt, ending?._tag === "Interrupted" ? ending.reason : "lease_lost")
   }
 
@@ -260,6 +272,7 @@ const unknownKind = (kind: string): Registration => {
     aliases: [],
     version: 1,
     queue: "default",
+    policies: [],
     retry: defaultRetry,
     stepSet: undefined,
     steps: [],

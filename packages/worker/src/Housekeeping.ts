@@ -1,6 +1,6 @@
 /**
  * The background work every queue needs, done by whichever worker holds the duty's lease: due jobs become available,
- * expired leases are reclaimed, overdue jobs are archived, finished ones evicted. A loop survives whatever the store
+ * expired leases are reclaimed, overdue jobs are archived, finished ones evicted, poison is taken out. A loop survives whatever the store
  * answers, and a drain gives the duties up, so that another worker takes them over at once.
  */
 import { Duties } from "@headgate/core/Duties"
@@ -36,7 +36,7 @@ export const run = (parts: HousekeepingParts): Effect.Effect<void> =>
 
 const dutiesOf = (parts: HousekeepingParts): ReadonlyArray<Duty> => {
   const leaseMs = Math.min(Math.max(parts.settings.leaseMs, MIN_DUTY_LEASE_MS), MAX_DUTY_LEASE_MS)
-  return [promote(parts, leaseMs), reclaim(parts, leaseMs), expire(parts, leaseMs), evict(parts)]
+  return [promote(parts, leaseMs), reclaim(parts, leaseMs), expire(parts, leaseMs), quarantine(parts, leaseMs), evict(parts), observe(parts)]
 }
 
 const promote = ({ duties, wake }: HousekeepingParts, leaseMs: number): Duty => ({
@@ -54,9 +54,10 @@ const reclaim = ({ duties, reporter, settings }: HousekeepingParts, leaseMs: num
   name: "reclaim",
   leaseMs,
   sweep: Effect.map(duties.reclaimExpired(SWEEP_LIMIT), (reclaimed) => {
-    for (const { crashAttempt, jobId, kind, state, worker } of reclaimed) {
+    for (const lost of reclaimed) {
+      const { crashAttempt, jobId, kind, state, worker } = lost
       reporter.emit({ _tag: "JobReclaimed", jobId, kind, worker, state })
-      if (state === "quarantined") reporter.quarantined(jobId, kind, crashAttempt)
+      if (state === "quarantined") reporter.quarantined(jobId, kind, crashAttempt, lost)
     }
     return reclaimed.length >= SWEEP_LIMIT ? 0 : Math.min(SWEEP_MS, settings.leaseMs / 4)
   })
@@ -71,6 +72,15 @@ const expire = ({ duties, reporter }: HousekeepingParts, leaseMs: number): Duty 
   })
 })
 
+const quarantine = ({ duties, reporter }: HousekeepingParts, leaseMs: number): Duty => ({
+  name: "quarantine",
+  leaseMs,
+  sweep: Effect.map(duties.quarantineSweep(SWEEP_LIMIT), ({ isDone, jobIds }) => {
+    if (jobIds.length > 0) reporter.turnedAway(jobIds.map((jobId) => ({ jobId, reason: "fingerprint" as const })))
+    return isDone ? SWEEP_MS : BETWEEN_PARTS_MS
+  })
+})
+
 const evict = ({ duties, reporter }: HousekeepingParts): Duty => ({
   name: "evict",
   leaseMs: 3 * EVICT_MS,
@@ -78,6 +88,12 @@ const evict = ({ duties, reporter }: HousekeepingParts): Duty => ({
     if (count > 0) reporter.emit({ _tag: "JobsEvicted", count })
     return count >= SWEEP_LIMIT ? 0 : EVICT_MS
   })
+})
+
+const observe = ({ duties }: HousekeepingParts): Duty => ({
+  name: "observe",
+  leaseMs: 3 * OBSERVE_MS,
+  sweep: Effect.as(duties.observeHolds(OBSERVE_LIMIT), OBSERVE_MS)
 })
 
 const keepUp = (parts: HousekeepingParts, duty: Duty): Effect.Effect<never> => {
@@ -110,7 +126,11 @@ const keepUp = (parts: HousekeepingParts, duty: Duty): Effect.Effect<never> => {
 const MIN_PROMOTE_MS = 50
 const MAX_PROMOTE_MS = 500
 const SWEEP_MS = 1000
+/** Between two parts of a sweep over all jobs, which is in no hurry: the gate turns away what it meets. */
+const BETWEEN_PARTS_MS = 20
 const EVICT_MS = 30_000
+const OBSERVE_MS = 10_000
+const OBSERVE_LIMIT = 500
 const MIN_DUTY_LEASE_MS = 2000
 const MAX_DUTY_LEASE_MS = 15_000
 const RESIGN_MS = 1000

@@ -1,10 +1,11 @@
 /** The `Job` service of one attempt: facts about it, and the ways to end it on purpose. */
 import { storedError } from "@headgate/core/ErrorText"
 import type { WorkerId } from "@headgate/core/Ids"
-import type { Job, JobFacts } from "@headgate/core/Job"
-import { wholeMillis } from "@headgate/core/Millis"
+import type { ActualCost, Job, JobFacts } from "@headgate/core/Job"
+import { type Charge, MAX_CHARGE } from "@headgate/core/Leases"
+import { refuseInteger, wholeMillis } from "@headgate/core/Millis"
 import * as Outcome from "@headgate/core/Outcome"
-import type { ForeignTransaction } from "@headgate/core/Refusals"
+import type { ForeignTransaction, Invalid } from "@headgate/core/Refusals"
 import { streakBackoffMs } from "@headgate/core/Retry"
 import type { StepRefusal } from "@headgate/core/Step"
 import { cutUtf8, toStorableText } from "@headgate/core/Text"
@@ -60,11 +61,23 @@ export class JobOfAttempt implements JobShape {
     return this.choose(Outcome.skip(toStorableText(cutUtf8(reason, MAX_REASON_BYTES))))
   }
 
+  charge(actual: number | ActualCost): Effect.Effect<void, Invalid> {
+    return Effect.suspend(() => {
+      const said = typeof actual === "number" ? { actual } : toCharge(actual)
+      const refusal = refuseInteger("actual", said.actual, 0, MAX_CHARGE)
+      if (refusal !== undefined) return Effect.fail(refusal)
+      // The last word on a bucket counts: what speaks of the same or fewer is dropped, so a loop does not pile them up.
+      const kept = this.attempt.charges?.filter((earlier) => !covers(said, earlier)) ?? []
+      this.attempt.charges = [...kept, said]
+      return Effect.void
+    })
+  }
+
   rateLimited(options?: { readonly retryAfter?: Duration.Input | undefined }): Effect.Effect<never> {
     if (options?.retryAfter === undefined) {
       return this.choose(Outcome.rateLimited({ delayMs: streakBackoffMs(this.attempt.claim.streak + 1) }))
     }
-    const limited = (ms: number) => Outcome.rateLimited({ delayMs: Math.max(ms, MIN_PAUSE_MS) })
+    const limited = (ms: number) => Outcome.rateLimited({ delayMs: Math.max(ms, MIN_PAUSE_MS), pushBackMs: ms })
     return this.choose(afterPause("retryAfter", options.retryAfter, limited))
   }
 
@@ -78,6 +91,16 @@ export class JobOfAttempt implements JobShape {
     return this.attempt.end({ _tag: "Chosen", outcome })
   }
 }
+
+const toCharge = ({ actual, class: named, key }: ActualCost): Charge => ({
+  class: typeof named === "string" ? named : named.name,
+  key,
+  actual
+})
+
+const covers = (later: Charge, earlier: Charge): boolean =>
+  (later.class === undefined || later.class === earlier.class) &&
+  (later.key === undefined || later.key === earlier.key)
 
 /** These have no failure channel: a duration that is none ends the job for good, with the refusal as its error. */
 const afterPause = (

@@ -17,6 +17,11 @@ export const lostLeases = Metric.counter("headgate_leases_lost_total", {
   incremental: true
 })
 
+export const quarantinedJobs = Metric.counter("headgate_jobs_quarantined_total", {
+  description: "Jobs that this process has seen leave the queue for crashing, or for content that crashes",
+  incremental: true
+})
+
 export const zombieHandlers = Metric.gauge("headgate_zombie_handlers", {
   description: "Handlers that were told to stop and still run"
 })

@@ -1,6 +1,7 @@
 /** Tells what happens to attempts: telemetry events if somebody listens, metrics, and a warning where one is due. */
-import type { InterruptionReason, OutcomeName, State, WorkerId } from "@headgate/core"
+import type { InterruptionReason, OutcomeName, State, TerminalReason, WorkerId } from "@headgate/core"
 import type { Event, StuckReason, Telemetry } from "@headgate/core/Events"
+import type { EndedAtGate } from "@headgate/core/Gate"
 import { monotonicMs } from "@headgate/core/Heartbeat"
 import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -47,10 +48,12 @@ export class Reporter {
   }
 
   /** The store has recorded the end. Counted when `flush` is called. */
-  settled(attempt: LocalAttempt, outcome: OutcomeName, state: State | "deleted"): void {
+  settled(attempt: LocalAttempt, outcome: OutcomeName, end: RecordedEnd): void {
+    const { state } = end
     this.ended.set(outcome, (this.ended.get(outcome) ?? 0) + 1)
     if (state === "quarantined") {
-      this.quarantined(attempt.claim.lease.jobId, attempt.claim.kind, attempt.claim.crashAttempt + 1)
+      const { crashAttempt, kind, lease: { jobId } } = attempt.claim
+      this.quarantined(jobId, kind, outcome === "crashed" ? crashAttempt + 1 : crashAttempt, end)
     }
     if (!this.telemetry.isListening || attempt.startedAt === undefined) return
     const { kind, lease, queue } = attempt.claim
@@ -59,9 +62,25 @@ export class Reporter {
   }
 
   /** Never silent: the job stays where it is until somebody looks at it. */
-  quarantined(jobId: string, kind: string, crashAttempt: number): void {
-    this.emit({ _tag: "JobQuarantined", jobId, kind, crashAttempt })
-    this.warn(`Job ${jobId} of kind ${kind} is quarantined: it crashed ${crashAttempt} times`)
+  quarantined(jobId: string, kind: string, crashAttempt: number, end: Omit<RecordedEnd, "state">): void {
+    const { closedFingerprint: fingerprint } = end
+    const reason = end.reason === "fingerprint" ? "fingerprint" : "crash_limit"
+    Metrics.quarantinedJobs.updateUnsafe(1, this.context)
+    this.emit({ _tag: "JobQuarantined", jobId, kind, crashAttempt, reason })
+    if (fingerprint !== undefined) {
+      this.emit({ _tag: "FingerprintClosed", fingerprint, kind, jobId })
+      this.warn(`Jobs with the fingerprint ${fingerprint}, of kind ${kind}, crash: none starts any more`)
+    }
+    if (reason === "crash_limit") {
+      this.warn(`Job ${jobId} of kind ${kind} is quarantined: it crashed ${crashAttempt} times`)
+    } else this.warn(`Job ${jobId} of kind ${kind} is quarantined: jobs with its content crashed too often`)
+  }
+
+  /** By the sweep or at the gate. */
+  turnedAway(jobs: ReadonlyArray<EndedAtGate>): void {
+    const count = jobs.filter((job) => job.reason === "fingerprint").length
+    if (count > 0) Metrics.quarantinedJobs.updateUnsafe(count, this.context)
+    this.emit({ _tag: "JobsTurnedAway", jobs })
   }
 
   flush(): void {
@@ -88,6 +107,13 @@ export class Reporter {
   zombies(count: number): void {
     Metrics.zombieHandlers.updateUnsafe(count, this.context)
   }
+}
+
+export interface RecordedEnd {
+  readonly state: State | "deleted"
+  readonly reason?: TerminalReason | undefined
+  /** The fingerprint that this end has closed. */
+  readonly closedFingerprint?: string | undefined
 }
 
 const stuckReason = ({ ending, isClosing }: LocalAttempt): StuckReason =>

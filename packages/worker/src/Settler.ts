@@ -4,7 +4,7 @@
  * one whose row another transaction holds is tried again apart, so that nothing waits for it.
  */
 import { monotonicMs } from "@headgate/core/Heartbeat"
-import type { Leases, Settled } from "@headgate/core/Leases"
+import type { Charge, Leases, Settled, Settlement } from "@headgate/core/Leases"
 import { type Outcome, outcomeName } from "@headgate/core/Outcome"
 import * as Cause from "effect/Cause"
 import type * as Context from "effect/Context"
@@ -31,6 +31,8 @@ interface SettlerParts {
   readonly outage: Outage
   /** Leases were given back: there is room, and a limit they held may have opened. */
   readonly settled: () => void
+  /** A crash of this kind closed its fingerprint. */
+  readonly fingerprintClosed: (kind: string) => void
 }
 
 export class Settler {
@@ -38,6 +40,8 @@ export class Settler {
   private flushes = 0
   /** Settlements that are tried again apart. */
   private busy = 0
+  /** Crashes that the store has not been heard about. */
+  private readonly crashes = new Set<Ended>()
   private isDue = false
   private isClosed = false
   private readonly parts: SettlerParts
@@ -47,11 +51,18 @@ export class Settler {
   }
 
   push(attempt: LocalAttempt, outcome: Outcome): void {
-    this.pending.push({ attempt, outcome })
+    const ended = { attempt, outcome }
+    this.pending.push(ended)
+    if (outcome._tag === "Crashed") this.crashes.add(ended)
     if (this.isDue) return
     this.isDue = true
     // Attempts that end in this turn of the event loop go out together.
     setImmediate(this.pump)
+  }
+
+  /** A crash is on its way to the store for the first time: what is not started yet may be of the same content. */
+  get awaitsCrash(): boolean {
+    return this.crashes.size > 0
   }
 
   get isIdle(): boolean {
@@ -89,8 +100,10 @@ export class Settler {
   }
 
   private flush(batch: ReadonlyArray<Ended>, tries: number): Effect.Effect<void> {
-    const settlements = batch.map(({ attempt, outcome }) => ({ lease: attempt.claim.lease, outcome }))
+    const settlements = batch.map(settlementOf)
     return Effect.flatMap(Effect.exit(this.parts.leases.settle(settlements)), (exit) => {
+      // Whatever the answer: an outage, or a row that somebody holds, must not keep the others waiting.
+      if (this.crashes.size > 0) for (const ended of batch) this.crashes.delete(ended)
       if (Exit.isSuccess(exit)) return Effect.sync(() => this.answered(batch, exit.value, tries))
       if (Cause.hasDies(exit.cause)) return this.died(batch, exit.cause)
       this.parts.outage.failed(OPERATION, exit.cause)
@@ -112,8 +125,10 @@ export class Settler {
         continue
       }
       inFlight.release(attempt)
-      if (answer?._tag === "Applied") reporter.settled(attempt, outcomeName(outcome), answer.state)
-      else reporter.lost(attempt, "lease_lost")
+      if (answer?._tag === "Applied") {
+        reporter.settled(attempt, outcomeName(outcome), answer)
+        if (answer.closedFingerprint !== undefined) this.parts.fingerprintClosed(attempt.claim.kind)
+      } else reporter.lost(attempt, "lease_lost")
     }
     reporter.flush()
     if (busy.length > 0) this.tryApart(busy, tries)
@@ -164,6 +179,15 @@ export class Settler {
     this.parts.reporter.lost(attempt, "lease_lost")
   }
 }
+
+/** A claim that never started has used nothing. */
+const settlementOf = ({ attempt, outcome }: Ended): Settlement => {
+  const { lease } = attempt.claim
+  const charges = attempt.startedAt === undefined ? unused : attempt.charges
+  return charges === undefined ? { lease, outcome } : { lease, outcome, charges }
+}
+
+const unused: ReadonlyArray<Charge> = [{ actual: 0 }]
 
 const OPERATION = "Leases.settle"
 const WORTH_A_COMMIT = 100

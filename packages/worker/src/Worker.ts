@@ -14,6 +14,7 @@ import { handlersIn, type Registration } from "@headgate/core/Handler"
 import { Heartbeat } from "@headgate/core/Heartbeat"
 import { checkKindCollisions } from "@headgate/core/Kind"
 import { Leases } from "@headgate/core/Leases"
+import { Policies } from "@headgate/core/Policies"
 import { Invalid, type StoreUnavailable } from "@headgate/core/Refusals"
 import { Wakeups } from "@headgate/core/Wakeups"
 import * as Cause from "effect/Cause"
@@ -72,7 +73,8 @@ export class Worker extends Context.Service<Worker, {
 }>()("@headgate/worker/Worker") {
   /**
    * Runs the handlers it is provided with. With `tasks` it serves these alone, and the compiler asks for their handlers.
-   * Fails to start when there are none, when two kinds collide, when an option breaks its limit, or without the store.
+   * The policies that their tasks name are applied before the first job is asked for. Fails to start when there are none,
+   * when two kinds or two policies of one name collide, when an option breaks its limit, or without the store.
    */
   static layer<Tasks extends AnyTask = never>(
     options: WorkerOptions<Tasks> = {}
@@ -104,6 +106,7 @@ const start = Effect.fnUntraced(function*(settings: WorkerSettings, registration
   const inFlight = new InFlight(settings)
   const { concurrency: capacity, id: worker, leaseMs, maxBlockedMs } = settings
   const maxLeases = leaseCapacity(settings)
+  yield* (yield* Policies).apply(registrations.flatMap(({ definition }) => definition.policies))
   const session = yield* (yield* Heartbeat).start({ worker, queues, kinds, capacity, maxLeases, leaseMs, maxBlockedMs })
   const settler = new Settler({
     leases: yield* Leases,
@@ -111,7 +114,11 @@ const start = Effect.fnUntraced(function*(settings: WorkerSettings, registration
     inFlight,
     reporter,
     outage,
-    settled: () => admission.wake()
+    settled: () => {
+      dispatch.fill()
+      admission.wake()
+    },
+    fingerprintClosed: (kind) => dispatch.handBackKind(kind)
   })
   const dispatch = new Dispatch({
     settings,

@@ -1,5 +1,18 @@
 import { assert, layer } from "@effect/vitest"
-import { type Handler, Invalid, Job, Progress, Retry, Step, StoreUnavailable, Task, TaskGroup } from "@headgate/core"
+import {
+  type Handler,
+  Invalid,
+  Job,
+  Policies,
+  Progress,
+  Queue,
+  RateClass,
+  Retry,
+  Step,
+  StoreUnavailable,
+  Task,
+  TaskGroup
+} from "@headgate/core"
 import { monotonicMs } from "@headgate/core/Heartbeat"
 import { Context, Deferred, Effect, Layer, Option, Schema } from "effect"
 import { TestClock } from "effect/testing"
@@ -218,6 +231,27 @@ layer(Workers.layer, { excludeTestServices: true })("Worker", (it) => {
       const bad = yield* task.enqueue(true, { queue: "w8" })
       yield* Workers.settled(bad, "quarantined")
       yield* Workers.settled(good, "completed")
+    }))
+
+  it.effect("the policies that tasks name hold before the first job runs, and two that contradict stop the start", () =>
+    Effect.gen(function*() {
+      const rate = RateClass.make("w10", { limit: 2, window: "1 day" })
+      const capped = Task.make("w10", { payload, rates: [rate], queue: Queue.make("w10", { weight: 6 }) })
+      yield* capped.enqueueAll([undefined, undefined, undefined])
+      let ran = 0
+      yield* Workers.start(capped.toLayer(() => Effect.sync(() => void ran++)), { queues: ["w10"] })
+      yield* Workers.untilTrue(() => ran === 2, "two jobs to run")
+      const policies = yield* Policies
+      const { items } = yield* policies.rateClasses()
+      assert.deepInclude(items.find(({ name }) => name === "w10"), { limit: 2, burst: 2 })
+      assert.strictEqual((yield* policies.queues()).items.find(({ name }) => name === "w10")?.weight, 6)
+      yield* policies.setRateClass({ name: "w10", limit: 2, windowMs: 86_400_000, burst: 100 })
+      assert.deepStrictEqual(yield* Workers.counts("w10"), { available: 1, completed: 2 })
+
+      const other = Task.make("w10-other", { payload, rates: [RateClass.make("w10", { limit: 3, window: "1 day" })] })
+      const handlers = Layer.merge(capped.toLayer(() => Effect.void), other.toLayer(() => Effect.void))
+      const refused = yield* startFailure(Worker.layer().pipe(Layer.provide(handlers)))
+      assert.deepInclude(refused, { _tag: "Invalid", field: "policies" })
     }))
 
   it.effect("a test's clock does not stop the worker, and reaches its handlers", () =>

@@ -1,0 +1,184 @@
+import * as PgClient from "@effect/sql-pg/PgClient"
+import { assert, layer } from "@effect/vitest"
+import { Task } from "@headgate/core"
+import { TestDatabase } from "@headgate/testkit"
+import { Effect, Layer, Schema } from "effect"
+import * as Fixture from "../gate/Fixture.ts"
+import * as Site from "./fixtures/Site.ts"
+
+const BLOCKED = 50_000
+const LONG_AGO = 1000
+
+/** What stands at the head of the queue, once the ten stand behind it. */
+interface Head {
+  readonly why: string
+  readonly blocked: Partial<Fixture.NewJob>
+  readonly free: (n: number) => Partial<Fixture.NewJob>
+  readonly close: (queue: string) => Effect.Effect<unknown, unknown, PgClient.PgClient>
+}
+
+const limit = { onSaturated: "queue", isPaused: false, max: 1 } as const
+const calls = (key: string) => ({ charges: [{ policy: "calls", key, weight: 1 }] })
+const account = (key: string) => ({ slots: [{ policy: "by-key", key }] })
+
+/** One job of the head runs already, and holds the only slot. */
+const runOne = (queue: string) =>
+  Fixture.run(`update headgate.job set state = 'running', worker = 'elsewhere', lease_id = gen_random_uuid(),
+  lease_expires_at_ms = headgate.now_ms() + 3600000 where id = 'blocked-${queue}-1'`)
+
+const heads: ReadonlyArray<Head> = [
+  {
+    why: "its rate class is closed for an hour",
+    blocked: calls("a"),
+    free: (n) => calls(`b${n}`),
+    close: () =>
+      Effect.andThen(
+        Fixture.setClass("calls", { limit: 1000, windowMs: 1000, burst: 1000, isPaused: false }),
+        Fixture.run(`insert into headgate.bucket (units, at_ms, closed_until_ms, class, key)
+        values (1000000, headgate.now_ms(), headgate.now_ms() + 3600000, 'calls', 'a')`)
+      )
+  },
+  {
+    why: "its kind is paused",
+    blocked: { kind: "paused" },
+    free: () => ({}),
+    close: () => Fixture.setKind("paused", true)
+  },
+  {
+    why: "its key is at the ceiling",
+    blocked: account("a"),
+    free: (n) => account(`b${n}`),
+    close: (queue) => Effect.andThen(Fixture.setLimit("by-key", { ...limit, scope: "key", subject: "" }), runOne(queue))
+  },
+  {
+    why: "its partition is at the ceiling",
+    blocked: { partition: "a" },
+    free: (n) => ({ partition: `b${n}` }),
+    close: (queue) =>
+      Effect.andThen(Fixture.setLimit("by-partition", { ...limit, scope: "partition", subject: queue }), runOne(queue))
+  },
+  {
+    why: "its partition is paused",
+    blocked: { partition: "a" },
+    free: (n) => ({ partition: `b${n}` }),
+    close: (queue) => Fixture.setPartition(queue, "a", true, undefined)
+  },
+  {
+    why: "it waits for another worker",
+    blocked: { pin: "elsewhere" },
+    free: () => ({}),
+    close: () => Effect.void
+  },
+  {
+    why: "it waits for its next attempt",
+    blocked: {},
+    free: () => ({}),
+    close: (queue) =>
+      Fixture.run(`update headgate.job set state = 'retryable', scheduled_at_ms = headgate.now_ms() + 3600000
+      where id like 'blocked-${queue}%'`)
+  }
+]
+
+const block = Effect.fnUntraced(function*({ blocked, close }: Head, queue: string) {
+  const id = `blocked-${queue}`
+  yield* Fixture.insert([{ id, queue, kind: "free", priority: 9, ...blocked }], LONG_AGO)
+  yield* Fixture.run(`insert into headgate.job (id, queue, kind, state, partition_key, priority, lane_id, keys, weights,
+      scheduled_at_ms, enqueued_at_ms, retention_ms, schema_version, max_attempts, crash_limit, fingerprint, payload)
+    select j.id || '-' || n, j.queue, j.kind, j.state, j.partition_key, j.priority, j.lane_id, j.keys, j.weights,
+      j.scheduled_at_ms + n, j.enqueued_at_ms, 0, 1, 3, 3, 'f', j.payload
+    from headgate.job j cross join generate_series(1, ${BLOCKED}) n where j.id = '${id}'`)
+  yield* close(queue)
+})
+
+const addTen = ({ free }: Head, queue: string, name: string) =>
+  Fixture.insert(
+    Array.from({ length: 10 }, (_, n) => ({ id: `${name}-${queue}-${n}`, queue, kind: "free", ...free(n) })),
+    Date.now()
+  )
+
+/** What one call costs that claims the ten: blocks looked at, and rows of the job table that were read. */
+const cost = Effect.fnUntraced(function*(queue: string) {
+  const sql = yield* PgClient.PgClient
+  const call = `select * from headgate.admit('w', gen_random_uuid(), '{${queue}}', '{free,paused}', '{1,1}', 20, 60000)`
+  // A session reads the catalogue in its first calls.
+  for (let n = 0; n < 3; n++) yield* rolledBack(Fixture.run(call))
+  return yield* rolledBack(Effect.gen(function*() {
+    const before = yield* read
+    const [plan] = yield* sql.unsafe<{ "QUERY PLAN": unknown }>(`explain (analyze, buffers, format json) ${call}`)
+    const after = yield* read
+    const [{ Plan }] = Schema.decodeUnknownSync(Plans)(plan!["QUERY PLAN"])
+    return {
+      claimed: Plan["Actual Rows"],
+      buffers: Plan["Shared Hit Blocks"] + Plan["Shared Read Blocks"],
+      rows: after.rows - before.rows,
+      scans: after.scans - before.scans
+    }
+  }))
+})
+
+const read = Effect.map(
+  Fixture.run<{ rows: number; scans: number }>(`select (coalesce(idx_tup_fetch, 0) + seq_tup_read)::int as rows,
+    seq_scan::int as scans from pg_stat_xact_user_tables where schemaname = 'headgate' and relname = 'job'`),
+  ([row]) => row!
+)
+
+const Plans = Schema.NonEmptyArray(Schema.Struct({
+  Plan: Schema.Struct({
+    "Actual Rows": Schema.Number,
+    "Shared Hit Blocks": Schema.Number,
+    "Shared Read Blocks": Schema.Number
+  })
+}))
+
+/** On the only connection of the client. */
+const rolledBack = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
+  Effect.acquireUseRelease(Fixture.run("begin"), () => effect, () => Effect.orDie(Fixture.run("rollback")))
+
+const starts: Array<number> = []
+const note = () => Effect.sync(() => void starts.push(performance.now()))
+
+/** Four workers that have nothing to do. */
+const workers = Effect.fnUntraced(function*(url: string, queue: string) {
+  const handlers = Layer.mergeAll(
+    Task.make("free", { payload: Schema.Null, queue }).toLayer(note),
+    Task.make("paused", { payload: Schema.Null, queue }).toLayer(note)
+  )
+  const one = Effect.flatMap(
+    Site.open(url, { pool: 2 }),
+    (site) => site.work(handlers, { pollInterval: "200 millis", duties: false, shutdownGrace: 0 })
+  )
+  yield* Effect.all([one, one, one, one], { concurrency: "unbounded" })
+})
+
+layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestServices: true })(
+  "50,000 jobs in front that cannot run keep ten others from nothing: they start within a second",
+  (it) => {
+    for (const [index, head] of heads.entries()) {
+      it.effect(`when ${head.why}`, () =>
+        Effect.gen(function*() {
+          const { url } = yield* TestDatabase.TestDatabase
+          const queue = `head-${index}`
+          yield* block(head, queue)
+          yield* addTen(head, queue, "measured")
+          const { buffers, claimed, rows, scans } = yield* cost(queue)
+          assert.deepStrictEqual({ claimed, scans }, { claimed: 10, scans: 0 })
+          assert.isBelow(rows, 1000, "rows read by a call")
+          assert.isBelow(buffers, 2000, "buffers looked at by a call")
+          console.log(`blocked head (${head.why}): ${rows} rows, ${buffers} buffers`)
+          yield* Fixture.run(`delete from headgate.job where id like 'measured-%'`)
+
+          starts.length = 0
+          yield* workers(url, queue)
+          yield* Effect.sleep(300)
+          assert.strictEqual(starts.length, 0)
+          const addedAt = performance.now()
+          yield* addTen(head, queue, "late")
+          yield* Effect.repeat(Effect.delay(Effect.sync(() => starts.length), 20), { until: (n) => n === 10 }).pipe(
+            Effect.timeoutOption("5 seconds")
+          )
+          assert.strictEqual(starts.length, 10)
+          assert.isBelow(Math.max(...starts) - addedAt, 1000)
+        }).pipe(Effect.scoped), 30_000)
+    }
+  }
+)
