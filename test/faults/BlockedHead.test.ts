@@ -4,6 +4,7 @@ import { Task } from "@headgate/core"
 import { TestDatabase } from "@headgate/testkit"
 import { Effect, Layer, Schema } from "effect"
 import * as Fixture from "../gate/Fixture.ts"
+import * as Cost from "./fixtures/Cost.ts"
 import * as Site from "./fixtures/Site.ts"
 
 const BLOCKED = 50_000
@@ -96,44 +97,6 @@ const addTen = ({ free }: Head, queue: string, name: string) =>
     Date.now()
   )
 
-/** What one call costs that claims the ten: blocks looked at, and rows of the job table that were read. */
-const cost = Effect.fnUntraced(function*(queue: string) {
-  const sql = yield* PgClient.PgClient
-  const call = `select * from headgate.admit('w', gen_random_uuid(), '{${queue}}', '{free,paused}', '{1,1}', 20, 60000)`
-  // A session reads the catalogue in its first calls.
-  for (let n = 0; n < 3; n++) yield* rolledBack(Fixture.run(call))
-  return yield* rolledBack(Effect.gen(function*() {
-    const before = yield* read
-    const [plan] = yield* sql.unsafe<{ "QUERY PLAN": unknown }>(`explain (analyze, buffers, format json) ${call}`)
-    const after = yield* read
-    const [{ Plan }] = Schema.decodeUnknownSync(Plans)(plan!["QUERY PLAN"])
-    return {
-      claimed: Plan["Actual Rows"],
-      buffers: Plan["Shared Hit Blocks"] + Plan["Shared Read Blocks"],
-      rows: after.rows - before.rows,
-      scans: after.scans - before.scans
-    }
-  }))
-})
-
-const read = Effect.map(
-  Fixture.run<{ rows: number; scans: number }>(`select (coalesce(idx_tup_fetch, 0) + seq_tup_read)::int as rows,
-    seq_scan::int as scans from pg_stat_xact_user_tables where schemaname = 'headgate' and relname = 'job'`),
-  ([row]) => row!
-)
-
-const Plans = Schema.NonEmptyArray(Schema.Struct({
-  Plan: Schema.Struct({
-    "Actual Rows": Schema.Number,
-    "Shared Hit Blocks": Schema.Number,
-    "Shared Read Blocks": Schema.Number
-  })
-}))
-
-/** On the only connection of the client. */
-const rolledBack = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
-  Effect.acquireUseRelease(Fixture.run("begin"), () => effect, () => Effect.orDie(Fixture.run("rollback")))
-
 const starts: Array<number> = []
 const note = () => Effect.sync(() => void starts.push(performance.now()))
 
@@ -160,11 +123,14 @@ layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestSe
           const queue = `head-${index}`
           yield* block(head, queue)
           yield* addTen(head, queue, "measured")
-          const { buffers, claimed, rows, scans } = yield* cost(queue)
+          const { buffers, claimed, rows, scans } = yield* Cost.of({
+            queues: [queue],
+            kinds: ["free", "paused"],
+            capacity: 20
+          })
           assert.deepStrictEqual({ claimed, scans }, { claimed: 10, scans: 0 })
           assert.isBelow(rows, 1000, "rows read by a call")
           assert.isBelow(buffers, 2000, "buffers looked at by a call")
-          console.log(`blocked head (${head.why}): ${rows} rows, ${buffers} buffers`)
           yield* Fixture.run(`delete from headgate.job where id like 'measured-%'`)
 
           starts.length = 0

@@ -49,13 +49,14 @@ export const gateTable = (results: ReadonlyArray<GateResult>): string =>
   [
     "\nW6: claim statements, beside a plain dequeue or the gate with nothing in its way",
     ...aligned([
-      ["", "ms", "base ms", "value", "of minima", "bar", "met"],
+      ["", "ms", "base ms", "value", "of minima", "of CPU", "bar", "met"],
       ...results.map((row) => [
         row.name,
         row.ms.toFixed(2),
         row.base_ms?.toFixed(2) ?? "",
         row.value.toFixed(2),
         row.value_of_minima.toFixed(2),
+        row.value_of_cpu?.toFixed(2) ?? "",
         String(row.bar),
         row.is_met ? "yes" : "NO"
       ])

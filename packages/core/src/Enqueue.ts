@@ -17,6 +17,7 @@ import { traceHeaders } from "./TraceHeaders.ts"
 export interface EnqueueOptions {
   /** An id of your own: the same id with the same content is stored once, with other content it is `IdConflict`. */
   readonly id?: string | undefined
+  /** Of a definition given here only the name counts: a worker applies those that its tasks name. */
   readonly queue?: string | Queue | undefined
   readonly partitionKey?: string | undefined
   /** At most one unfinished job holds a key; the next one is `Duplicate`. */

@@ -87,63 +87,6 @@ begin
   end if;
 end $$;
 
--- What one policy leaves for the jobs of one group. A slot of a limit gives room for jobs, a bucket of a class units.
-create type headgate.room as (
-  place int,            -- of the group in the arrays asked about
-  policy text,          -- a class or a limit
-  key text,             -- of the bucket or slot; equal policy and key are shared
-  room bigint,
-  unit bigint,          -- what a job of weight 1 takes
-  nth int,              -- of the weights of a job that counts here; null in a slot
-  most bigint,          -- a full bucket, or the limit itself
-  running int,
-  on_saturated text     -- null for a class
-);
-
--- The rooms of groups of one queue: lane, partition and keys of each.
-create function headgate.rooms(p_queue text, p_lanes int[], p_partitions text[], p_keys text[], p_now bigint)
-returns setof headgate.room
-language plpgsql stable as $$
-declare
-  v_lanes int[] := array(select l.id from headgate.lane l where l.queue = p_queue);
-begin
-  return query
-  with slot as materialized (
-    select g.place::int as place, c.name, c.scope, c.max_concurrent, c.on_saturated, case c.scope
-        when 'partition' then g.partition_key
-        when 'key' then headgate.key_at(g.keys, cardinality(l.classes) + array_position(l.limits, c.name))
-        else '' end as key
-    from unnest(p_lanes, p_partitions, p_keys) with ordinality g(lane_id, partition_key, keys, place)
-    join headgate.lane l on l.id = g.lane_id
-    join headgate.concurrency_limit c on c.scope in ('queue', 'partition') and c.subject = p_queue
-      or c.scope = 'kind' and c.subject = l.kind or c.scope = 'key' and c.name = any(l.limits)
-  ), held as (
-    select s.name, s.key, case s.scope
-        when 'partition' then (select count(*) from headgate.job j
-          where j.lane_id = any(v_lanes) and j.state = 'running' and j.partition_key = s.key)
-        else (select count(*) from headgate.holders(s.name, s.key)) end::int as running,
-      -- A call must not end what it has just given.
-      case when s.on_saturated = 'cancel_running' then (select count(*) from headgate.holders(s.name, s.key) f
-        where f.claimed_at_ms = p_now) end as just_claimed
-    from (select distinct s.name, s.key, s.scope, s.on_saturated from slot s) s
-  )
-  select s.place, s.name, s.key,
-    greatest(s.max_concurrent - coalesce(h.just_claimed, h.running), 0)::bigint,
-    1::bigint, null::int, s.max_concurrent::bigint, h.running, s.on_saturated
-  from slot s join held h on h.name = s.name and h.key = s.key;
-
-  return query
-  select g.place::int, r.name, k.key, case when b.closed_until_ms > p_now then 0
-      else greatest(headgate.refilled(b.units, b.at_ms, p_now, r.rate_limit, r.window_ms, r.burst), 0) end,
-    r.window_ms, k.nth, r.burst * r.window_ms, null::int, null::text
-  from unnest(p_lanes, p_partitions, p_keys) with ordinality g(lane_id, partition_key, keys, place)
-  join headgate.lane l on l.id = g.lane_id
-  cross join lateral (select c.class, c.nth::int as nth, headgate.key_at(g.keys, c.nth::int) as key
-    from unnest(l.classes) with ordinality c(class, nth)) k
-  join headgate.rate_class r on r.name = k.class
-  left join headgate.bucket b on b.class = k.class and b.key = k.key;
-end $$;
-
 -- What a policy says of the jobs of one lane.
 create type headgate.rule as (
   lane_id int,
@@ -240,6 +183,7 @@ declare
   v_full bigint[] := '{}';
   v_rooms bigint[] := '{}';
   v_running bigint[] := '{}';
+  v_is_suspect boolean;
   v_has_suspect boolean := false;
 begin
   visited := 0;
@@ -390,6 +334,7 @@ begin
         late := late || v_job.late;
         closed := closed || v_job.closed;
         v_got := coalesce(cardinality(v_job.row), 0);
+        v_has_suspect := v_has_suspect or v_got > 0 and p_suspects[array_position(p_lanes, v_lane_ids[1])];
         foreach v_rule in array v_rules loop
           continue when v_rule.lane_id <> v_lane_ids[1];
           v_place := array_position(v_names, v_rule.name || headgate.slot_key(v_rule, v_at, v_keys[1]));
@@ -411,6 +356,8 @@ begin
         loop
           exit when v_got >= least(v_allowed, v_rest);
           continue when v_job.no = any(v_blocked);
+          v_is_suspect := p_suspects[array_position(p_lanes, v_lane_ids[v_job.no])];
+          continue when v_is_suspect and v_has_suspect;
           for pass in 1..2 loop
             foreach v_rule in array v_rules loop
               continue when v_rule.lane_id <> v_lane_ids[v_job.no];
@@ -440,13 +387,12 @@ begin
               continue jobs when v_job.is_late or v_job.is_closed;
               taken := taken || v_job.row;
               v_got := v_got + 1;
+              v_has_suspect := v_has_suspect or v_is_suspect;
             end if;
           end loop;
         end loop;
       end if;
       v_rest := v_rest - v_got;
-      v_has_suspect := v_has_suspect or v_got > 0 and exists (
-        select from unnest(v_lane_ids) g(id) where p_suspects[array_position(p_lanes, g.id)]);
 
       -- Whose turn it is after this.
       v_turn := v_at;

@@ -1,5 +1,5 @@
 -- The gate. admit() answers "what may this worker run now?" in one call:
---   open_lanes     which lanes this worker can take from now (queue, kind, version, switches), and at most one suspect;
+--   open_lanes     which lanes this worker can take from now (queue, kind, version, switches);
 --   queue_shares   how much of the free capacity each queue gets, where several have work;
 --   take, or draw  the jobs themselves, locked, passing over what rivals hold: from the heads of a queue's lanes where
 --                  no policy applies, by draw() where one does;
@@ -44,34 +44,35 @@ begin
   end if;
 end $$;
 
--- Of the lanes of suspects at most one stays: that of the job which is first in the queue, and none while the worker
--- holds one already. Two calls of one worker must not take a suspect each: the lock makes them see one another.
-create function headgate.one_suspect(p_worker text, p_lanes int[], p_suspects boolean[])
-returns table (lanes int[], suspects boolean[])
+-- A worker holds one suspect at a time. Two calls of one worker must not take one each: the lock makes them see one another.
+create function headgate.may_have_suspect(p_worker text) returns boolean language plpgsql volatile as $$
+begin
+  return pg_try_advisory_xact_lock(hashtextextended('headgate suspect ' || p_worker, 0)) and not exists (
+    select from headgate.job r where r.worker = p_worker and r.state = 'running'
+      and r.lane_id in (select l.id from headgate.lane l where l.suspect));
+end $$;
+
+-- Of the lanes of suspects only that of the first in the queue stays.
+create function headgate.first_suspect(p_lanes int[], p_suspects boolean[], out lanes int[], out suspects boolean[])
 language plpgsql volatile as $$
 declare
   v_lane int;
 begin
-  if pg_try_advisory_xact_lock(hashtextextended('headgate suspect ' || p_worker, 0)) and not exists (
-    select from headgate.job r where r.worker = p_worker and r.state = 'running'
-      and r.lane_id in (select l.id from headgate.lane l where l.suspect)
-  ) then
-    select head.lane_id into v_lane from unnest(p_lanes, p_suspects) lane(id, suspect)
-      cross join lateral (
-        select j.lane_id, j.priority, j.scheduled_at_ms, j.id from headgate.job j
-        where j.lane_id = lane.id and j.state = 'available'
-        order by j.priority desc, j.scheduled_at_ms, j.id limit 1
-      ) head
-      where lane.suspect order by head.priority desc, head.scheduled_at_ms, head.id limit 1;
-  end if;
+  select head.lane_id into v_lane from unnest(p_lanes, p_suspects) lane(id, suspect)
+    cross join lateral (
+      select j.lane_id, j.priority, j.scheduled_at_ms, j.id from headgate.job j
+      where j.lane_id = lane.id and j.partition_key = '' and j.keys = '' and j.state = 'available'
+      order by j.priority desc, j.scheduled_at_ms, j.id limit 1
+    ) head
+    where lane.suspect order by head.priority desc, head.scheduled_at_ms, head.id limit 1;
   select array_agg(l.id), array_agg(l.suspect) into lanes, suspects
     from unnest(p_lanes, p_suspects) l(id, suspect) where not l.suspect or l.id = v_lane;
-  return next;
 end $$;
 
 -- How much of the capacity each queue gets, of those that have a ready job. Strict ones go first, the heaviest before the
 -- others, each until it is empty. The rest share by weight (virtual-time fair queuing): the next job always comes from the
--- queue that was served least for its weight, by name where several were. What a queue could not use is nobody's debt:
+-- queue that was served least for its weight, by name where several were; that one also comes first to what they share, as
+-- a rate class. What a queue could not use is nobody's debt:
 -- none is further behind the most served than one job.
 create function headgate.queue_shares(p_lanes int[], p_queues text[], p_capacity int)
 returns table (queue text, share int)
@@ -99,13 +100,14 @@ begin
     from (select max(m.served) as served from headgate.queue_turn m where m.queue = any(v_queues)) most
     where t.queue = any(v_queues) and t.served < most.served - v_scale;
   return query
-    select q.name, count(n.queue)::int from unnest(v_queues) q(name) left join (
+    select o.queue, count(n.queue)::int from headgate.queue_turn o left join (
       select t.queue from headgate.queue_turn t
       left join headgate.queue q on q.name = t.queue
       cross join generate_series(1, p_capacity) n
       where t.queue = any(v_queues)
       order by t.served + n * v_scale / coalesce(q.weight, 1), t.queue limit p_capacity
-    ) n on n.queue = q.name group by q.name order by q.name;
+    ) n on n.queue = o.queue
+    where o.queue = any(v_queues) group by o.queue, o.served order by o.served, o.queue;
 end $$;
 
 -- Jobs of lanes without policies, in queue order over all of them. A lane that gave less than its share is dry, and so
@@ -260,12 +262,9 @@ begin
   if v_lanes is null then
     return;
   end if;
-  if true = any(v_suspects) then
-    select s.lanes, s.suspects into v_own, v_own_suspects from headgate.one_suspect(p_worker, v_lanes, v_suspects) s;
-    v_lane_queues := array(select l.queue from unnest(v_own) with ordinality o(id, n)
-      join unnest(v_lanes, v_lane_queues) l(id, queue) on l.id = o.id order by o.n);
-    v_lanes := v_own;
-    v_suspects := v_own_suspects;
+  if true = any(v_suspects) and not headgate.may_have_suspect(p_worker) then
+    select array_agg(l.id), array_agg(l.queue), array_agg(l.suspect) into v_lanes, v_lane_queues, v_suspects
+      from unnest(v_lanes, v_lane_queues, v_suspects) l(id, queue, suspect) where not l.suspect;
   end if;
   if v_gated is not null then
     perform headgate.lock_policies(v_lanes);
@@ -299,8 +298,7 @@ begin
         v_visits := v_visits - v_visited;
         -- All partitions were seen, and gave nothing: they have nothing to give.
         v_dry := case when v_visited = 0 or v_is_round and v_taken is null and v_late is null and v_closed is null
-          then v_own else array(select l.id from unnest(v_own, v_own_suspects) l(id, suspect) where l.suspect
-            and exists (select from headgate.job j where j.ctid = any(v_taken) and j.lane_id = l.id)) end;
+          then v_own else '{}'::int[] end;
         if v_visits <= 0 then
           v_dry := v_own;
           if cardinality(v_taken) < v_shares[n] or v_taken is null then
@@ -310,12 +308,19 @@ begin
           end if;
         end if;
       else
+        if true = any(v_own_suspects) then
+          select f.lanes, f.suspects into v_own, v_own_suspects from headgate.first_suspect(v_own, v_own_suspects) f;
+        end if;
         select t.taken, t.late, t.closed, t.dry into v_taken, v_late, v_closed, v_dry
           from headgate.take(v_own, v_own_suspects, v_shares[n], v_now) t;
         v_ended := null;
         v_superseded := null;
       end if;
 
+      if true = any(v_suspects) and exists (select from headgate.job j
+          join unnest(v_lanes, v_suspects) l(id, suspect) on l.id = j.lane_id and l.suspect where j.ctid = any(v_taken)) then
+        v_dry := v_dry || array(select l.id from unnest(v_lanes, v_suspects) l(id, suspect) where l.suspect);
+      end if;
       if v_late is not null or v_closed is not null or v_ended is not null or v_superseded is not null then
         return query select * from headgate.leave(v_late, v_closed, v_ended, v_superseded, v_now);
       end if;

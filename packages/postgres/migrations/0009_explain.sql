@@ -212,7 +212,9 @@ begin
         when own.rounds = 0 then 0 else p.first + (own.rounds - 1) * p.quantum end as jobs
     from part p cross join own where p.partition_key <> own.partition_key
   )
-  select sum(coalesce(w.weights[w.nth], 1)) into v_others from allowed a cross join lateral (
+  select case when (select coalesce(sum(a.jobs), 0) from allowed a) <= 20000
+      then coalesce(sum(coalesce(w.weights[w.nth], 1)), 0) end into v_others
+    from allowed a cross join lateral (
     select j.weights, g.nth from unnest(v_lanes, v_partitions, v_keys, v_nths) g(lane_id, partition_key, keys, nth)
     cross join lateral (
       select j.weights, j.priority, j.scheduled_at_ms, j.id from headgate.job j
@@ -220,8 +222,8 @@ begin
       order by j.priority desc, j.scheduled_at_ms, j.id limit a.jobs
     ) j
     where g.partition_key = a.partition_key order by j.priority desc, j.scheduled_at_ms, j.id limit a.jobs
-  ) w;
-  return v_same + coalesce(v_others, 0);
+  ) w where (select coalesce(sum(a.jobs), 0) from allowed a) <= 20000;
+  return v_same + v_others;
 end $$;
 
 -- What the policies leave for one group. A slot of a limit has room for jobs, a bucket for units.
@@ -247,7 +249,7 @@ $$;
 
 -- A bucket holds less than the job and those before it in its group take. Of several, the one that will have enough last.
 create function headgate.held_by_rate(
-  p_job headgate.asked, p_lane headgate.lane, p_rooms headgate.room_left[], p_now bigint
+  p_job headgate.asked, p_lane headgate.lane, p_rooms headgate.room_left[], p_now bigint, p_is_timed boolean
 ) returns headgate.cause
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
@@ -277,7 +279,8 @@ begin
     into v_found
     from bucket b
     cross join lateral (
-      select headgate.rivals_before(p_job, p_lane, b.policy, b.key, b.jobs, p_now) as weight) rival
+      select case when p_is_timed and b.jobs < 1000
+        then headgate.rivals_before(p_job, p_lane, b.policy, b.key, b.jobs, p_now) end as weight) rival
     where b.own + b.before > b.room
     order by wait_ms desc nulls first, b.policy, b.key limit 1;
   if not found then
@@ -288,7 +291,7 @@ begin
       'limit', v_found.rate_limit, 'window_ms', v_found.window_ms, 'burst', v_found.burst,
       'closed_until_ms', v_found.closed_until_ms, 'ahead', v_found.jobs, 'is_at_least', v_found.jobs = 1000),
     -- Whoever is full as well makes it a guess.
-    case when v_found.jobs < 1000 and not exists (select from unnest(p_rooms) r where r.scope <> 'class' and r.room <= 0)
+    case when not exists (select from unnest(p_rooms) r where r.scope <> 'class' and r.room <= 0)
       then v_found.wait_ms end)::headgate.cause;
 end $$;
 
@@ -326,8 +329,8 @@ begin
     'is_groups_at_least', v_groups >= 50, 'suspect_waits', v_is_suspect), null)::headgate.cause;
 end $$;
 
--- What holds it, other than its turn.
-create function headgate.cause_of(p_job headgate.asked, p_lane headgate.lane, p_now bigint) returns headgate.cause
+-- What holds it, other than its turn; without p_is_timed nothing is said of when a bucket will have enough.
+create function headgate.cause_of(p_job headgate.asked, p_lane headgate.lane, p_now bigint, p_is_timed boolean) returns headgate.cause
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
   v_cause headgate.cause;
@@ -354,7 +357,7 @@ begin
   end if;
   if v_cause.blocked_by is null then
     v_rooms := array(select r from headgate.rooms_left(p_job.lane_id, p_job.partition_key, p_job.keys, p_now) r);
-    v_cause := headgate.held_by_rate(p_job, p_lane, v_rooms, p_now);
+    v_cause := headgate.held_by_rate(p_job, p_lane, v_rooms, p_now, p_is_timed);
   end if;
   if v_cause.blocked_by is null then
     v_cause := headgate.held_by_limit(v_rooms);
@@ -377,7 +380,7 @@ begin
     return;
   end if;
   select * into v_lane from headgate.lane l where l.id = v_job.lane_id;
-  v_cause := headgate.cause_of(v_job, v_lane, v_now);
+  v_cause := headgate.cause_of(v_job, v_lane, v_now, true);
   if v_cause.blocked_by is null and v_job.state = 'available' and v_job.ends_as is null then
     v_cause := headgate.turn_of(v_job, v_lane, v_now);
     admissible := v_cause.blocked_by is null;

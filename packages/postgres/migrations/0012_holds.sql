@@ -141,7 +141,7 @@ begin
     limit least(p_limit, greatest(4 * p_limit - cardinality(v_open), 0)));
   for v_job in select a.* from headgate.asked_about(v_open || v_ids, v_now) a where a.state = 'available' loop
     select * into v_lane from headgate.lane l where l.id = v_job.lane_id;
-    v_cause := headgate.cause_of(v_job, v_lane, v_now);
+    v_cause := headgate.cause_of(v_job, v_lane, v_now, false);
     if v_cause.blocked_by is not null then
       v_jobs := v_jobs || v_job.id;
       v_causes := v_causes || v_cause.blocked_by;

@@ -1,6 +1,5 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
-import type { EnvelopeInput } from "@headgate/core/Envelope"
 import { Gate } from "@headgate/core/Gate"
 import type { LeaseRef } from "@headgate/core/Ids"
 import { type Charge, Leases } from "@headgate/core/Leases"
@@ -141,8 +140,11 @@ layer(Store.layer, { excludeTestServices: true })("Charges", (it) => {
       yield* define("p1", "p2")
       const rates = [rate("p1", 10, "x"), rate("p2", 10)]
       yield* settle(yield* charged("p-0", rate("p1", 10, "other")), Outcome.success)
-      const limited = (id: string, options: Parameters<typeof Outcome.rateLimited>[0], ...charges: ReadonlyArray<Charge>) =>
-        Effect.flatMap(charged(id, ...rates), (lease) => settle(lease, Outcome.rateLimited(options), ...charges))
+      const limited = (
+        id: string,
+        options: Parameters<typeof Outcome.rateLimited>[0],
+        ...charges: ReadonlyArray<Charge>
+      ) => Effect.flatMap(charged(id, ...rates), (lease) => settle(lease, Outcome.rateLimited(options), ...charges))
       yield* limited("p-1", {})
       assert.deepStrictEqual(yield* bucket("p1", "x"), { tokens: 100, closed: 0 })
       yield* limited("p-2", { pushBackMs: 5000 }, { class: "p2", actual: 4 })
@@ -220,7 +222,8 @@ layer(Store.layer, { excludeTestServices: true })("Charges", (it) => {
           const claims = yield* Store.admit({ queues: ["race"], capacity: 10 })
           if (claims.length === 0) return
           yield* Leases.use((leases) =>
-            leases.settle(claims.map(({ lease }) => ({ lease, outcome: Outcome.success, charges: [{ actual: 7 }] }))))
+            leases.settle(claims.map(({ lease }) => ({ lease, outcome: Outcome.success, charges: [{ actual: 7 }] })))
+          )
         }
       })
       yield* Effect.all([run, run, run, run], { concurrency: 4 })
@@ -238,7 +241,9 @@ layer(Store.layer, { excludeTestServices: true })("Charges", (it) => {
           outcome: Outcome.success,
           charges: [{ actual, class: "odd" }, { actual: 0, class: "a\0" }]
         })))
-      const answers = yield* Leases.use((leases) => leases.settle(batch))
+      const answers = yield* Leases.use((leases) =>
+        leases.settle(batch)
+      )
       assert.isTrue(answers.every(({ _tag }) => _tag === "Applied"))
     }))
 

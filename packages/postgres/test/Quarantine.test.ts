@@ -31,7 +31,9 @@ const claimed = Effect.fnUntraced(function*(
 
 const strikes = Effect.fnUntraced(function*(fingerprint: string) {
   const sql = yield* PgClient.PgClient
-  const rows = yield* sql<{ strikes: number; is_closed: boolean }>`SELECT s.strikes, s.closed_at_ms IS NOT NULL AS is_closed
+  const rows = yield* sql<
+    { strikes: number; is_closed: boolean }
+  >`SELECT s.strikes, s.closed_at_ms IS NOT NULL AS is_closed
     FROM headgate.strike s WHERE s.fingerprint = ${fingerprint}`
   return rows[0] === undefined ? undefined : [rows[0].strikes, rows[0].is_closed ? "closed" : "counting"]
 })
@@ -250,7 +252,8 @@ layer(Store.layer, { excludeTestServices: true })("Duties.quarantineSweep", (it)
       yield* sql`TRUNCATE headgate.job, headgate.quarantine_lap`
       yield* Jobs.seed(...["a", "c", "e", "g"].map((id) => ({ id, fingerprint: "one" })))
       yield* Jobs.seed(...["b", "d", "f", "h"].map((id) => ({ id, fingerprint: "two" })))
-      const join = (fingerprint: string) => sql`INSERT INTO headgate.quarantine_lap (fingerprint) VALUES (${fingerprint})`
+      const join = (fingerprint: string) =>
+        sql`INSERT INTO headgate.quarantine_lap (fingerprint) VALUES (${fingerprint})`
       yield* join("one")
       const parts = [yield* sweep(3)]
       yield* join("two")
@@ -287,13 +290,18 @@ layer(Store.layer, { excludeTestServices: true })("Quarantine", (it) => {
   it.effect("a release answers how many jobs came back, and the next crash closes the fingerprint again", () =>
     Effect.gen(function*() {
       yield* close("back")
-      yield* Jobs.seed(...Array.from({ length: 20 }, (_, n) => ({ id: `a${n + 10}`, fingerprint: "back", queue: "back" })))
+      yield* Jobs.seed(
+        ...Array.from({ length: 20 }, (_, n) => ({ id: `a${n + 10}`, fingerprint: "back", queue: "back" }))
+      )
       assert.strictEqual((yield* swept).length, 20)
       assert.deepStrictEqual(yield* release("back", 1), { released: 1, keyTaken: 0 })
       assert.deepStrictEqual(yield* strikes("back"), [2, "counting"])
       const [claim] = yield* Store.admit({ queues: ["back"] })
       assert.strictEqual(claim!.crashAttempt, 0)
-      assert.deepInclude(yield* Store.settle(claim!.lease, crashed), { reason: "fingerprint", closedFingerprint: "back" })
+      assert.deepInclude(yield* Store.settle(claim!.lease, crashed), {
+        reason: "fingerprint",
+        closedFingerprint: "back"
+      })
       assert.deepStrictEqual(yield* release("back", 10), { released: 10, keyTaken: 0 })
       assert.strictEqual((yield* Store.admit({ queues: ["back"], capacity: 100 })).length, 10)
       // The 23 were 20 that waited and 3 that crashed.

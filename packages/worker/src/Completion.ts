@@ -26,8 +26,10 @@ export const completeWith = <A, E, R>(attempt: Completable, body: Effect.Effect<
     const encode = (value: A) => encodeResult(attempt, value)
     const committed = Effect.flatMap(
       Transactional,
-      ({ complete }) => transact(attempt, body, (body) =>
-        complete<A, E | CodecError | Invalid, R>(lease, body, encode, () => attempt.charges))
+      ({ complete }) =>
+        transact(attempt, body, (body) =>
+          complete<A, E | CodecError | Invalid, R>(lease, body, encode, () =>
+            attempt.charges))
     )
     return Effect.tap(committed, () =>
       Effect.sync(() => {

@@ -36,7 +36,14 @@ export const run = (parts: HousekeepingParts): Effect.Effect<void> =>
 
 const dutiesOf = (parts: HousekeepingParts): ReadonlyArray<Duty> => {
   const leaseMs = Math.min(Math.max(parts.settings.leaseMs, MIN_DUTY_LEASE_MS), MAX_DUTY_LEASE_MS)
-  return [promote(parts, leaseMs), reclaim(parts, leaseMs), expire(parts, leaseMs), quarantine(parts, leaseMs), evict(parts), observe(parts)]
+  return [
+    promote(parts, leaseMs),
+    reclaim(parts, leaseMs),
+    expire(parts, leaseMs),
+    quarantine(parts, leaseMs),
+    evict(parts),
+    observe(parts)
+  ]
 }
 
 const promote = ({ duties, wake }: HousekeepingParts, leaseMs: number): Duty => ({

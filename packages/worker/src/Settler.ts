@@ -103,7 +103,7 @@ export class Settler {
     const settlements = batch.map(settlementOf)
     return Effect.flatMap(Effect.exit(this.parts.leases.settle(settlements)), (exit) => {
       // Whatever the answer: an outage, or a row that somebody holds, must not keep the others waiting.
-      if (this.crashes.size > 0) for (const ended of batch) this.crashes.delete(ended)
+      if (this.crashes.size > 0) { for (const ended of batch) this.crashes.delete(ended) }
       if (Exit.isSuccess(exit)) return Effect.sync(() => this.answered(batch, exit.value, tries))
       if (Cause.hasDies(exit.cause)) return this.died(batch, exit.cause)
       this.parts.outage.failed(OPERATION, exit.cause)

@@ -164,9 +164,14 @@ export const worker = Effect.fnUntraced(
   }
 )
 
-/** The process is gone without a word: the lease runs out, the job comes back, and it is due again. */
+/**
+ * The process is gone without a word: the lease runs out, the job comes back, and it is due again. However often that
+ * happens: its content is not held against it.
+ */
 export const crash = Effect.fnUntraced(function*() {
   const duties = yield* Duties
+  const sql = yield* PgClient.PgClient
+  yield* sql`DELETE FROM headgate.strike`
   yield* Time.advance(LEASE_MS + 1)
   yield* duties.reclaimExpired(1000)
   yield* due()

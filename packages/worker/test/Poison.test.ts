@@ -58,7 +58,8 @@ layer(Workers.layer, { excludeTestServices: true })("Poison that dies in its han
       assert.strictEqual(told.length + worker.told("JobQuarantined").length, 200)
 
       const { items: [entry] } = yield* Quarantine.use((quarantine) => quarantine.list())
-      const release = (limit?: number) => Quarantine.use((quarantine) => quarantine.release(entry!.fingerprint, { limit }))
+      const release = (limit?: number) =>
+        Quarantine.use((quarantine) => quarantine.release(entry!.fingerprint, { limit }))
       assert.deepStrictEqual(yield* release(10), { released: 10, keyTaken: 0 })
       yield* counted("dies", { completed: 50, quarantined: 200 })
       assert.strictEqual(deaths(), STRIKE_LIMIT + 1)
@@ -68,12 +69,12 @@ layer(Workers.layer, { excludeTestServices: true })("Poison that dies in its han
       assert.strictEqual(deaths(), STRIKE_LIMIT + 2)
     }))
 
-  it.effect("costs beyond that at most what was already running", () =>
+  it.effect("costs beyond that at most what was already started, however much was claimed ahead", () =>
     Effect.gen(function*() {
       const { deaths, handler, task } = taskOf("dies:together")
       const concurrency = 8
       yield* task.enqueueAll(many(200).map(() => poison), { queue: "together" })
-      yield* Workers.start(handler, { queues: ["together"], concurrency, prefetch: 0 })
+      yield* Workers.start(handler, { queues: ["together"], concurrency, prefetch: 100 })
       yield* counted("together", { quarantined: 200 })
       assert.isAtMost(deaths(), STRIKE_LIMIT + concurrency - 1)
     }))

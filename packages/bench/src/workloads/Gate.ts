@@ -19,9 +19,10 @@ export interface GateResult {
   /** Medians over all calls; of the base, where there is one. */
   readonly ms: number
   readonly base_ms: number | null
-  /** The median of what the pairs of calls show, and what their fastest calls show. */
+  /** The median of what the pairs of calls show, what their fastest calls show, and what the server's CPU shows. */
   readonly value: number
   readonly value_of_minima: number
+  readonly value_of_cpu: number | null
   readonly bar: number
   readonly is_met: boolean
 }
@@ -35,15 +36,17 @@ interface Case {
   readonly capacity: number
   readonly ground: GateGround.Ground
   readonly base: GateGround.Ground | undefined
-  readonly run?: (site: Site) => Promise<number>
+  readonly run?: (site: Site) => Promise<Sample>
 }
+
+type Sample = Pick<GateGround.Call, "ms" | "cpuMs">
 
 interface Site {
   readonly item: Case
   readonly side: GateGround.Side
   readonly base: GateGround.Side | undefined
-  readonly times: Array<number>
-  readonly baseTimes: Array<number>
+  readonly samples: Array<Sample>
+  readonly baseSamples: Array<Sample>
   readonly close: () => Promise<void>
 }
 
@@ -188,8 +191,8 @@ const openSite = async (server: Server, system: System, item: Case): Promise<Sit
     item,
     side,
     base,
-    times: [],
-    baseTimes: [],
+    samples: [],
+    baseSamples: [],
     close: async () => {
       for (const end of ends.reverse()) await end()
     }
@@ -201,60 +204,76 @@ const openSite = async (server: Server, system: System, item: Case): Promise<Sit
  * not counted: it fills the caches.
  */
 const measureRound = async (site: Site, calls: number): Promise<void> => {
-  const { base, baseTimes, item, side, times } = site
+  const { base, baseSamples, item, samples, side } = site
   const burst = item.run === undefined ? Math.min(8, 5000 / item.capacity) : 1
   for (let n = -1; n < calls / burst; n++) {
     await side.rehearse()
     await base?.rehearse()
     for (let pair = 0; pair < burst; pair++) {
-      const ms = item.run === undefined ? await claim(site, side) : await item.run(site)
-      const baseMs = base && await claim(site, base)
+      const sample = item.run === undefined ? await claim(site, side) : await item.run(site)
+      const baseSample = base && await claim(site, base)
       if (n < 0) continue
-      times.push(ms)
-      if (baseMs !== undefined) baseTimes.push(baseMs)
+      samples.push(sample)
+      if (baseSample !== undefined) baseSamples.push(baseSample)
     }
     await side.restore()
     await base?.restore()
   }
 }
 
-const claim = async ({ item }: Site, side: GateGround.Side): Promise<number> => {
-  const { claimed, ms } = await side.call(item.capacity)
-  if (claimed !== item.capacity) throw new Error(`${item.name}: ${claimed} claims instead of ${item.capacity}`)
-  return ms
+const claim = async ({ item }: Site, side: GateGround.Side): Promise<Sample> => {
+  const call = await side.call(item.capacity)
+  if (call.claimed !== item.capacity) {
+    throw new Error(`${item.name}: ${call.claimed} claims instead of ${item.capacity}`)
+  }
+  return call
 }
 
-const oneCallInVain = async ({ item, side }: Site): Promise<number> => {
-  const { claimed, ms } = await side.call(item.capacity)
-  if (claimed !== 0) throw new Error(`${item.name}: ${claimed} claims over the ceiling`)
-  return ms
+const oneCallInVain = async ({ item, side }: Site): Promise<Sample> => {
+  const call = await side.call(item.capacity)
+  if (call.claimed !== 0) throw new Error(`${item.name}: ${call.claimed} claims over the ceiling`)
+  return call
 }
 
 /** As a worker does: the answer `more` is followed at once. */
-const untilFound = async ({ item, side }: Site): Promise<number> => {
-  let total = 0
+const untilFound = async ({ item, side }: Site): Promise<Sample> => {
+  let ms = 0
+  let cpuMs: number | undefined = 0
   for (let calls = 1; calls <= 100; calls++) {
-    const { claimed, ms } = await side.call(item.capacity)
-    total += ms
-    if (claimed > 0) return total
+    const call = await side.call(item.capacity)
+    ms += call.ms
+    cpuMs = cpuMs === undefined || call.cpuMs === undefined ? undefined : cpuMs + call.cpuMs
+    if (call.claimed > 0) return { ms, cpuMs }
   }
   throw new Error(`${item.name}: not found in 100 calls`)
 }
 
-const resultOf = ({ baseTimes, item, times }: Site): GateResult => {
+const resultOf = ({ baseSamples, item, samples }: Site): GateResult => {
   const of = (ms: number, baseMs: number | undefined): number =>
     baseMs === undefined ? ms : item.measure === "share of plain" ? baseMs / ms : ms / baseMs
+  const ifAny = (values: ReadonlyArray<number>, pick: (values: ReadonlyArray<number>) => number) =>
+    values.length === 0 ? undefined : pick(values)
+  const least = (values: ReadonlyArray<number>) => Math.min(...values)
+  const times = timesOf(samples)
+  const baseTimes = timesOf(baseSamples)
+  const cpu = cpuOf(samples)
+  const baseCpu = cpuOf(baseSamples)
   const value = median(times.map((ms, index) => of(ms, baseTimes[index])))
   return {
     name: item.name,
     ms: median(times),
-    base_ms: baseTimes.length === 0 ? null : median(baseTimes),
+    base_ms: ifAny(baseTimes, median) ?? null,
     value,
-    value_of_minima: of(Math.min(...times), baseTimes.length === 0 ? undefined : Math.min(...baseTimes)),
+    value_of_minima: of(least(times), ifAny(baseTimes, least)),
+    value_of_cpu: cpu.length === 0 ? null : of(median(cpu), ifAny(baseCpu, median)),
     bar: item.bar,
     is_met: item.measure === "share of plain" ? value >= item.bar : value <= item.bar
   }
 }
+
+const timesOf = (samples: ReadonlyArray<Sample>): ReadonlyArray<number> => samples.map(({ ms }) => ms)
+
+const cpuOf = (samples: ReadonlyArray<Sample>): ReadonlyArray<number> => samples.flatMap(({ cpuMs }) => cpuMs ?? [])
 
 const withMedian = (results: ReadonlyArray<GateResult>): ReadonlyArray<GateResult> => {
   const three = results.filter(({ name }) => name.startsWith(policyFree))
@@ -266,6 +285,7 @@ const withMedian = (results: ReadonlyArray<GateResult>): ReadonlyArray<GateResul
     base_ms: median(three.map((result) => result.base_ms ?? Number.NaN)),
     value,
     value_of_minima: median(three.map((result) => result.value_of_minima)),
+    value_of_cpu: median(three.map((result) => result.value_of_cpu ?? Number.NaN)),
     bar: 0.95,
     is_met: value >= 0.95
   }]

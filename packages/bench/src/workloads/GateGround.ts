@@ -3,6 +3,7 @@
  * dequeue of the same columns from the same table with the same indexes.
  */
 import { randomUUID } from "node:crypto"
+import * as Fs from "node:fs"
 import * as Pg from "pg"
 import type { Database } from "../Server.ts"
 
@@ -30,6 +31,8 @@ export interface Ground {
 
 export interface Call {
   readonly ms: number
+  /** What the server's process worked meanwhile, which other programs do not disturb; undefined where it cannot be seen. */
+  readonly cpuMs: number | undefined
   readonly claimed: number
 }
 
@@ -142,16 +145,24 @@ export const sideOf = async (database: Database, kind: "gate" | "plain", isStale
     await client.query("set plan_cache_mode = force_generic_plan")
     await client.query("set enable_seqscan = off")
   }
+  const pid = String((await client.query<{ pid: string }>("select pg_backend_pid() as pid")).rows[0]?.pid)
   const text = kind === "gate" ? gateText : plainText
   const valuesOf = kind === "gate"
     ? (capacity: number) => [worker, randomUUID(), ["default"], kinds, [1, 1], capacity, leaseMs, null]
     : (capacity: number) => [randomUUID(), leaseMs, worker, 1, capacity]
   const call: Side["call"] = async (capacity) => {
     const values = valuesOf(capacity)
+    const cpuBefore = cpuMillis(pid)
     const startedAt = performance.now()
     const { rows } = await client.query<Array<string | null>>({ name: kind, text, values, rowMode: "array" })
     const ms = performance.now() - startedAt
-    return { ms, claimed: rows.filter((row) => row[1] !== null).length }
+    await asleep()
+    const cpuAfter = cpuMillis(pid)
+    return {
+      ms,
+      cpuMs: cpuBefore === undefined || cpuAfter === undefined ? undefined : cpuAfter - cpuBefore,
+      claimed: rows.filter((row) => row[1] !== null).length
+    }
   }
   return {
     call,
@@ -181,4 +192,16 @@ const open = async (url: string): Promise<Pg.Client> => {
   client.on("error", () => undefined)
   await client.connect()
   return client
+}
+
+/** The process has answered and accounts for its time when it goes to sleep. */
+const asleep = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 1))
+
+/** The run time of a process of this machine. */
+const cpuMillis = (pid: string): number | undefined => {
+  try {
+    return Number(Fs.readFileSync(`/proc/${pid}/schedstat`, "utf8").split(" ")[0]) / 1_000_000
+  } catch {
+    return undefined
+  }
 }
