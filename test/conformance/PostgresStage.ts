@@ -21,7 +21,7 @@ const stage = Layer.effect(
     const context = yield* Effect.context<SqlClient.SqlClient>()
     const { schema } = yield* TestDatabase.TestDatabase
     // A hint that is believed for a second of the store's time: for ever, where that stands still.
-    yield* pg`CREATE OR REPLACE FUNCTION ${pg(schema)}.remember_head(p_lane int, p_taken tid[], p_until_ms bigint)
+    yield* pg`CREATE OR REPLACE FUNCTION ${pg(schema)}.remember_head(p_lane int, p_taken tid[], p_until timestamptz)
       RETURNS void LANGUAGE sql AS 'SELECT'`
     const names = yield* pg<{ name: string }>`SELECT tablename AS name FROM pg_tables
       WHERE schemaname = ${schema} AND NOT tablename = ANY(${kept})`

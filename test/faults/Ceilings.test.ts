@@ -12,8 +12,8 @@ const KIND_CEILING = 3
 const KEY_CEILING = 1
 const KEYS = 5
 const BACKLOG = 150
-const CALM_MS = 6000
-const KILLED_MS = 14_000
+const CALM_MS = 5000
+const KILLED_MS = 9000
 const dice = Dice.make(66)
 
 const keyOf = (id: string): string => id.split("|")[1]!
@@ -107,7 +107,7 @@ it.live(
         assert.isAtMost(Gauged.atOnce(gauges.filter(({ id }) => keyOf(id) === `k${key}`)), KEY_CEILING)
       }
       assert.strictEqual(yield* left, 0, "jobs that were left")
-      assert.isAtLeast(fleet.deaths(), 5, "processes killed")
+      assert.isAtLeast(fleet.deaths(), 3, "processes killed")
       // On a machine that does nothing else it is above 0.7.
       assert.isAtLeast(share, 0.4, "share of the slots' time in which jobs ran")
     }).pipe(Effect.provide(TestDatabase.layerWith({ client: { maxConnections: 6 } })), Effect.scoped),

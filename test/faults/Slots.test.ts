@@ -53,6 +53,7 @@ const expire = Effect.andThen(wait(LEASE_MS + 1), Fixture.run("select * from hea
 /** How a claim can end, and how it can seem to. */
 const faults: Readonly<Record<string, (held: Claim) => Effect.Effect<unknown, unknown, PgClient.PgClient>>> = {
   "its process dies before it starts": () => expire,
+  "its lease runs out, and nobody has noticed": () => wait(LEASE_MS + 1),
   "its handler outlives the lease, and returns": (held) => Effect.andThen(expire, succeed(held)),
   "it is cancelled, and returns": (held) => Effect.andThen(cancel(held), succeed(held)),
   "it is cancelled twice, then deleted": (held) =>
@@ -87,7 +88,9 @@ layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestSe
         yield* Fixture.setLimit("slots", shop)
         yield* add(Array.from({ length: JOBS }, (_, n) => `job-${String(n).padStart(4, "0")}`))
         for (let turn = 0; turn < JOBS; turn++) {
-          for (const held of yield* claim(dice.between(1, 5))) {
+          const claims = yield* claim(dice.between(1, 5))
+          if (claims.length === 0) yield* expire
+          for (const held of claims) {
             const fault = dice.oneOf(kinds)!
             met.add(fault)
             yield* faults[fault]!(held)

@@ -29,7 +29,7 @@ create table headgate.lane (
   is_gated boolean not null default false,
   locks bigint[] not null default '{}',   -- one for each policy about which two calls of the gate must not decide at once
   -- Where its head was when it was hard to find; believed for a moment only (see take).
-  head_until_ms bigint not null default 0,
+  head_until timestamptz not null default '-infinity',
   head_at_ms bigint,
   head_priority smallint,
   head_id text collate "C",

@@ -112,9 +112,6 @@ language sql stable as $$
   select not exists (select from headgate.queue q where q.name = p_lane.queue and q.is_paused)
       and not exists (select from headgate.kind k where k.name = p_lane.kind and k.is_paused)
       and not exists (select from headgate.rate_class r where r.name = any(p_lane.classes) and r.is_paused)
-      -- Other partitions share lanes; they are passed over one by one.
-      and (p_lane.is_partitioned or not exists (select from headgate.partition p
-        where p.queue = p_lane.queue and p.partition_key = '' and p.is_paused))
       and not exists (select from applied a where a.is_paused),
     p_lane.is_partitioned or p_lane.classes <> '{}' or p_lane.limits <> '{}' or exists (select from applied)
       or exists (select from headgate.partition p
@@ -145,7 +142,6 @@ end $$;
 
 create trigger flags before insert on headgate.lane for each row execute function headgate.flag_new_lane();
 create trigger lanes after insert or update or delete on headgate.queue execute function headgate.flag_lanes();
-create trigger lanes after insert or update or delete on headgate.partition execute function headgate.flag_lanes();
 create trigger lanes after insert or update or delete on headgate.partition execute function headgate.flag_lanes();
 create trigger lanes after insert or update or delete on headgate.kind execute function headgate.flag_lanes();
 create trigger lanes after insert or update or delete on headgate.rate_class execute function headgate.flag_lanes();

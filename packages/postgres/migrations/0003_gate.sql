@@ -175,7 +175,6 @@ declare
   v_got int;
   v_blocked int[];
   v_cost bigint;
-  v_gone text[];
   -- The slots and buckets met so far: what was and is left of each, and who is in it.
   v_names text[] := '{}';
   v_slot_rules headgate.rule[] := '{}';
@@ -299,10 +298,9 @@ begin
           if v_rooms[v_place] / v_rule.unit < v_bounds[m] then
             v_bounds[m] := greatest(v_rooms[v_place] / v_rule.unit, 0);
             v_is_shared := v_is_shared or v_rule.scope <> 'partition';
-            if v_bounds[m] = 0 and v_rule.on_saturated in ('discard', 'cancel_incoming') then
-              v_gone := headgate.end_waiting(v_lane_ids[m], v_at, v_keys[m], v_rule.on_saturated);
-              ended := ended || v_gone;
-            end if;
+          end if;
+          if v_rooms[v_place] < v_rule.unit and v_rule.on_saturated in ('discard', 'cancel_incoming') then
+            ended := ended || headgate.end_waiting(v_lane_ids[m], v_at, v_keys[m], v_rule.on_saturated);
           end if;
         end loop;
       end loop;

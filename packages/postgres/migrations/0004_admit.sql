@@ -156,8 +156,8 @@ end $$;
 
 -- The same for the only lane of a queue. While an old snapshot is held somewhere, claimed jobs stay in the index, and each
 -- call has to pass all of them before it comes to the head. When that takes long, the place of the head is remembered
--- for a second, and the next calls begin there; one that finds too little looks from the start again. Meanwhile a job
--- that comes in before that place (of higher priority, handed back, or committed late) waits up to that second.
+-- for a second of real time, and the next calls begin there; one that finds too little looks from the start again.
+-- Meanwhile a job that comes in before that place (of higher priority, handed back, or committed late) waits so long.
 create function headgate.take_one(
   p_lane int, p_capacity int, p_now bigint, out taken tid[], out late text[], out closed text[]
 ) language plpgsql volatile as $$
@@ -167,11 +167,11 @@ declare
   v_head record;
   v_given int;
 begin
-  select l.head_until_ms, l.head_priority, l.head_at_ms, l.head_id,
+  select l.head_until, l.head_priority, l.head_at_ms, l.head_id,
       exists (select from headgate.strike s where s.closed_at_ms is not null) as has_closed
     into v_head from headgate.lane l where l.id = p_lane;
   v_has_closed := v_head.has_closed;
-  if v_head.head_until_ms > p_now then
+  if v_head.head_until > v_started then
     select array_agg(t.row) filter (where not t.is_late and not t.is_closed), array_agg(t.id) filter (where t.is_late),
         array_agg(t.id) filter (where t.is_closed and not t.is_late), count(*)
       into taken, late, closed, v_given
@@ -199,18 +199,20 @@ begin
         order by j.priority desc, j.scheduled_at_ms, j.id limit p_capacity
         for no key update skip locked
       ) t;
-    v_head.head_until_ms := p_now + 1000;
+    v_head.head_until := v_started + interval '1 second';
   end if;
-  if taken is not null and clock_timestamp() - v_started > interval '5 milliseconds' + p_capacity * interval '10 microseconds' then
-    perform headgate.remember_head(p_lane, taken, v_head.head_until_ms);
+  -- Statistics come late: what takes really long needs no second sign.
+  if taken is not null and clock_timestamp() - v_started > p_capacity * interval '10 microseconds'
+      + (case when pg_stat_get_dead_tuples('headgate.job'::regclass) > 10000 then interval '5 ms' else interval '20 ms' end) then
+    perform headgate.remember_head(p_lane, taken, v_head.head_until);
   end if;
 end $$;
 
 -- The last of these jobs, unless they were of several priorities; a rival that remembers it now knows as much.
-create function headgate.remember_head(p_lane int, p_taken tid[], p_until_ms bigint) returns void
+create function headgate.remember_head(p_lane int, p_taken tid[], p_until timestamptz) returns void
 language plpgsql volatile as $$
 begin
-  update headgate.lane l set head_until_ms = p_until_ms, head_priority = last.priority, head_at_ms = last.scheduled_at_ms,
+  update headgate.lane l set head_until = p_until, head_priority = last.priority, head_at_ms = last.scheduled_at_ms,
       head_id = last.id
     from (
       select j.priority, j.scheduled_at_ms, j.id, min(j.priority) over () as lowest, max(j.priority) over () as highest

@@ -5,24 +5,27 @@
  */
 import type { Envelope } from "@headgate/core/Envelope"
 import type { Enqueued } from "@headgate/core/Producer"
+import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import type * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
-import { uniqueKeyText } from "./EnqueueRows.ts"
+import { keyText, uniqueKey } from "./EnqueueRows.ts"
 
 /** What became of a group. Calls whose job is not in `stored` go on alone. */
 export interface Sent {
   readonly stored: ReadonlyMap<string, Enqueued>
-  /** When it was first sent, by `performance.now`, if the answer was lost: jobs stored since then may be the caller's own. */
+  /** When it was first sent, by `performance.now`, if that answer was lost: jobs stored since may be the caller's own. */
   readonly lostSince: number | undefined
   /** It gave up waiting for what an open transaction holds. */
   readonly isHeld: boolean
 }
 
-/** One call as it would be without a group. */
-export type Alone<E> = (lostSince: number | undefined) => Effect.Effect<ReadonlyArray<Enqueued>, E>
+/** One call as it is without a group. */
+export type Alone<E> = (lostSince?: number) => Effect.Effect<ReadonlyArray<Enqueued>, E>
 
-/** Jobs of one group at most, and bytes of their payloads unless it is a single job. */
+export type Groups<E> = (job: Envelope, alone: Alone<E>) => Effect.Effect<ReadonlyArray<Enqueued>, E>
+
+/** Jobs of one group at most, and bytes of their payloads beyond the first. */
 const MAX_JOBS = 1000
 const MAX_BYTES = 8_388_608
 
@@ -35,7 +38,7 @@ const REST_MS = 250
 interface Call<E> {
   readonly job: Envelope
   readonly alone: Alone<E>
-  readonly send: Effect.Effect<unknown, E>
+  readonly context: Context.Context<never>
   readonly resume: (answer: Effect.Effect<ReadonlyArray<Enqueued>, E>) => void
   group: Group<E> | undefined
   isGone: boolean
@@ -45,7 +48,114 @@ interface Group<E> {
   readonly calls: Array<Call<E>>
   /** Calls with the id or the unique key of an earlier one: they come after it, alone. */
   readonly twins: Array<Call<E>>
-  /** How many callers are still there. */
+  /** How many callers of `calls` still wait. */
   present: number
   fiber: Fiber.Fiber<Sent, E> | undefined
+}
+
+/** `send` stores what it can of the jobs, which have different ids and unique keys, by one statement. */
+export const make = <E>(send: (jobs: ReadonlyArray<Envelope>) => Effect.Effect<Sent, E>): Groups<E> => {
+  let waiting: Array<Call<E>> = []
+  let isUnderWay = false
+  let restsUntil = 0
+
+  const run = (group: Group<E>) => {
+    const [first] = group.calls
+    if (first === undefined) {
+      isUnderWay = false
+      return
+    }
+    let isReleased = false
+    const release = () => {
+      if (isReleased) return
+      isReleased = true
+      clearTimeout(patience)
+      // Those just answered may come again at once, and then leave with the rest.
+      setImmediate(next)
+    }
+    const patience = setTimeout(release, LONGEST_WAIT_MS)
+    // In the first caller's context: the statement of a lone call is a part of its trace.
+    group.fiber = Effect.runForkWith(first.context)(send(group.calls.map(({ job }) => job)))
+    group.fiber.addObserver((exit) => {
+      if (exit._tag === "Success" && exit.value.isHeld) restsUntil = performance.now() + REST_MS
+      answer(group, exit)
+      release()
+    })
+  }
+
+  const next = () => {
+    if (performance.now() >= restsUntil) return run(take())
+    const all = waiting
+    waiting = []
+    isUnderWay = false
+    for (const call of all) goAlone(call)
+  }
+
+  const take = (): Group<E> => {
+    const group: Group<E> = { calls: [], twins: [], present: 0, fiber: undefined }
+    const taken = new Set<string>()
+    let bytes = 0
+    let count = 0
+    for (const call of waiting) {
+      bytes += call.job.payload.length
+      if (group.calls.length === MAX_JOBS || (bytes > MAX_BYTES && group.calls.length > 0)) break
+      count++
+      if (call.isGone) continue
+      const names = namesOf(call.job)
+      if (names.some((name) => taken.has(name))) {
+        group.twins.push(call)
+        continue
+      }
+      for (const name of names) taken.add(name)
+      group.calls.push(call)
+      call.group = group
+    }
+    waiting = waiting.slice(count)
+    group.present = group.calls.length
+    return group
+  }
+
+  return (job, alone) =>
+    Effect.withFiber(({ context }) => {
+      if (performance.now() < restsUntil) return alone()
+      return Effect.callback((resume) => {
+        const call: Call<E> = { job, alone, context, resume, group: undefined, isGone: false }
+        waiting.push(call)
+        if (!isUnderWay) {
+          isUnderWay = true
+          run(take())
+        }
+        return leave(call)
+      })
+    })
+}
+
+const answer = <E>({ calls, twins }: Group<E>, exit: Exit.Exit<Sent, E>): void => {
+  for (const call of calls) {
+    if (exit._tag === "Failure") {
+      call.resume(Effect.failCause(exit.cause))
+      continue
+    }
+    const own = exit.value.stored.get(call.job.id)
+    if (own === undefined) goAlone(call, exit.value.lostSince)
+    else call.resume(Effect.succeed([own]))
+  }
+  for (const call of twins) goAlone(call)
+}
+
+const goAlone = <E>(call: Call<E>, lostSince?: number): void => call.resume(Effect.suspend(() => call.alone(lostSince)))
+
+/** A caller that is interrupted leaves its job to the others; the last one takes the statement with it. */
+const leave = <E>(call: Call<E>): Effect.Effect<void> =>
+  Effect.suspend(() => {
+    call.isGone = true
+    const { group } = call
+    if (group?.fiber === undefined || --group.present > 0) return Effect.void
+    return Fiber.interrupt(group.fiber)
+  })
+
+/** An id begins differently from a key, so that neither is taken for the other. */
+const namesOf = (job: Envelope): ReadonlyArray<string> => {
+  const key = uniqueKey(job)
+  return key === undefined ? [`i${job.id}`] : [`i${job.id}`, `k${keyText(key)}`]
 }

@@ -18,14 +18,22 @@ export const uniqueKey = ({ kind, uniqueExcludeKind, uniqueKey }: Envelope): Uin
     // Its length was checked with the batch.
     : Result.getOrThrow(effectiveUniqueKey({ kind, key: uniqueKey, excludeKind: uniqueExcludeKind }))
 
+/** The bytes as a string of the same length, to compare by. */
+export const keyText = (bytes: Uint8Array): string => {
+  let text = ""
+  for (const byte of bytes) text += String.fromCharCode(byte)
+  return text
+}
+
 /**
- * Arrays first, then the values that fill them up, then the different lanes, then whether a part may not stay (see
- * `insertSql`). `lanes` are those of the jobs, in order.
+ * Arrays first, then the values that fill them up, then the different lanes, then whether a part may not stay and how
+ * long to wait for what others hold (see `insertSql`). `lanes` are those of the jobs, in order.
  */
 export const insertParams = (
   batch: ReadonlyArray<Envelope>,
   lanes: ReadonlyArray<Lanes.Lane>,
-  isAllOrNothing: boolean
+  isAllOrNothing: boolean,
+  patience: string | null = null
 ): ReadonlyArray<unknown> => {
   const places = new Map<Lanes.Lane, number>()
   for (const lane of lanes) if (!places.has(lane)) places.set(lane, places.size + 1)
@@ -37,7 +45,8 @@ export const insertParams = (
     ...bound.map(({ value }) => value),
     Bind.ints(different.map(({ id }) => id)),
     ...Lanes.params(different),
-    isAllOrNothing
+    isAllOrNothing,
+    Bind.text(patience)
   ]
 }
 
@@ -126,18 +135,21 @@ const afterRows = 2 * names.length
 /** The parameters of the lanes: ids, then columns, of which queues are the first. */
 const lanes = Array.from({ length: 9 }, (_, index) => `$${afterRows + 1 + index}`)
 const isAllOrNothing = `$${afterRows + lanes.length + 1}`
+const patience = `$${afterRows + lanes.length + 2}`
 
 /**
  * Rows that meet a stored id or a held unique key are passed over, as are rows whose lane is missing or whose
  * fingerprint is closed. `stored` counts the others. Where a part may not stay, the statement fails; otherwise it answers
- * that part. With a `pressure` nothing is stored.
+ * that part. With a `pressure` nothing is stored. With a patience, as `20ms`, the statement fails when it has to wait
+ * longer for a lock; outside a transaction only, since that lasts to the transaction's end.
  */
 export const insertSql = `with lane as materialized (
     select w.place, l.id, l.queue, l.kind, l.version
     from unnest(${lanes.join(", ")}) with ordinality as w(id, ${Lanes.columns}, place)
     join headgate.lane l on l.id = w.id and ${Lanes.isSame}
   ), guard as materialized (
-    select exists (select from headgate.strike s where s.closed_at_ms is not null) as has_closed,
+    select case when ${patience}::text is not null then set_config('lock_timeout', ${patience}, true) end as patience,
+      exists (select from headgate.strike s where s.closed_at_ms is not null) as has_closed,
       case when exists (select from headgate.queue q
           where q.name = any(${lanes[1]}) and q.max_unfinished_jobs is not null)
         then (select headgate.backpressure(array_agg(n.id), array_agg(l.queue))

@@ -1,14 +1,15 @@
 /**
  * New jobs, stored by one statement on the application's client, inside its open transaction if there is one. What the
  * statement passed over is looked at afterwards: an equal job is there already, something stands in the way, or a rival
- * has gone meanwhile and the rest is tried again. Whatever the answer, all jobs of the call are stored or none.
+ * has gone meanwhile and the rest is tried again. Whatever the answer, all jobs of the call are stored or none. Calls of
+ * one job each outside a transaction share statements (see `EnqueueGroups`).
  */
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { validateEnqueue } from "@headgate/core/EnqueueGuard"
 import { enqueueQueue, type Envelope, sameJobContent } from "@headgate/core/Envelope"
 import { fingerprint } from "@headgate/core/Fingerprint"
 import type { JobId } from "@headgate/core/Ids"
-import { type Enqueued, Producer } from "@headgate/core/Producer"
+import { type Enqueued, type EnqueueRefusal, Producer } from "@headgate/core/Producer"
 import { Backpressure, Duplicate, IdConflict, Invalid, Quarantined, StoreUnavailable } from "@headgate/core/Refusals"
 import { isTerminal, type State } from "@headgate/core/State"
 import * as Effect from "effect/Effect"
@@ -19,7 +20,8 @@ import { ambient, foreignTransaction } from "./Ambient.ts"
 import { Announcer } from "./Announcer.ts"
 import * as Bind from "./Bind.ts"
 import { ControlSql, inSchema, isConflict, sqlState, toUnavailable } from "./ControlSql.ts"
-import { closedSql, insertParams, insertSql, obstaclesSql, uniqueKey } from "./EnqueueRows.ts"
+import * as EnqueueGroups from "./EnqueueGroups.ts"
+import { closedSql, insertParams, insertSql, keyText, obstaclesSql, uniqueKey } from "./EnqueueRows.ts"
 import * as Lanes from "./Lanes.ts"
 import { type ReplacedRow, replaceParams, replaceSql } from "./Replace.ts"
 import { refuseUnsupported } from "./Unsupported.ts"
@@ -81,11 +83,12 @@ const make = Effect.gen(function*() {
     return row.to_state !== null
   })
 
-  const store = Effect.fnUntraced(function*(batch: ReadonlyArray<Envelope>, isOwn: boolean) {
+  /** `lostSince`: when these jobs were sent before, by `performance.now`, if that answer was lost. */
+  const store = Effect.fnUntraced(function*(batch: ReadonlyArray<Envelope>, isOwn: boolean, lostSince?: number) {
     const answers = new Map<string, Enqueued>()
-    const startedAt = performance.now()
+    const startedAt = lostSince ?? performance.now()
     let jobs = batch
-    let lostAnswer = false
+    let lostAnswer = lostSince !== undefined
     for (let round = 1; round <= MAX_ROUNDS; round++) {
       const places = yield* lanes.ensure(jobs)
       const twin = findTwin(jobs)
@@ -126,6 +129,49 @@ const make = Effect.gen(function*() {
     })
   })
 
+  const storeAndAnnounce = Effect.fnUntraced(
+    function*(batch: ReadonlyArray<Envelope>, isOwn: boolean, lostSince?: number) {
+      const answers = yield* store(batch, isOwn, lostSince)
+      const ready = readyQueues(batch, answers)
+      if (ready.length > 0) yield* application.afterCommit(announcer.announce(ready))
+      return batch.flatMap(({ id }) => answers.get(id) ?? [])
+    },
+    Effect.catchTag("SqlError", toUnavailable(operation))
+  )
+
+  /** Stores those of the jobs in whose way nothing stands, by one statement unless a queue has too many jobs already. */
+  const send = Effect.fnUntraced(function*(jobs: ReadonlyArray<Envelope>) {
+    const startedAt = performance.now()
+    let left = jobs
+    let lostSince: number | undefined
+    while (left.length > 0) {
+      const places = yield* Effect.result(lanes.ensure(left))
+      if (places._tag === "Failure") break
+      const tried = yield* Effect.result(
+        client.unsafe<InsertRow>(insertText, insertParams(left, places.success, false, GROUP_PATIENCE))
+      )
+      if (tried._tag === "Failure") {
+        if (!isLost(tried.failure)) return { stored: NONE, lostSince, isHeld: sqlState(tried.failure) === HELD }
+        if (lostSince !== undefined) return yield* Effect.fail(tried.failure)
+        lostSince = startedAt
+        continue
+      }
+      const [row] = tried.success
+      if (row === undefined) break
+      if (row.pressure === null) {
+        const stored = storedBy(row, left)
+        const ready = readyQueues(left, stored)
+        if (ready.length > 0) yield* announcer.announce(ready)
+        return { stored, lostSince, isHeld: false }
+      }
+      const { queue } = row.pressure
+      left = left.filter((job) => enqueueQueue(job.queue) !== queue)
+    }
+    return { stored: NONE, lostSince, isHeld: false }
+  }, Effect.catchTag("SqlError", toUnavailable(operation)))
+
+  const enqueueInGroup = EnqueueGroups.make<EnqueueRefusal>(send)
+
   return Producer.of({
     enqueue: Effect.fn("Producer.enqueue")(function*(batch) {
       yield* Effect.fromResult(validateEnqueue(batch))
@@ -133,10 +179,10 @@ const make = Effect.gen(function*() {
       if (unsupported !== undefined) return yield* unsupported
       const transaction = yield* ambient(application)
       if (transaction === "foreign") return yield* foreignTransaction(operation)
-      const answers = yield* Effect.catchTag(store(batch, transaction === "own"), "SqlError", toUnavailable(operation))
-      const ready = batch.filter(({ id }) => isReady(answers.get(id))).map(({ queue }) => enqueueQueue(queue))
-      if (ready.length > 0) yield* application.afterCommit(announcer.announce([...new Set(ready)]))
-      return batch.flatMap(({ id }) => answers.get(id) ?? [])
+      const [job] = batch
+      return yield* transaction === "none" && batch.length === 1 && job !== undefined
+        ? enqueueInGroup(job, (lostSince) => storeAndAnnounce(batch, false, lostSince))
+        : storeAndAnnounce(batch, transaction === "own")
     })
   })
 })
@@ -214,6 +260,21 @@ const findTwin = (jobs: ReadonlyArray<Envelope>): { readonly job: Envelope; read
   return undefined
 }
 
+/** Whom `insertSql` stored, where a part may stay. */
+const storedBy = (row: InsertRow, jobs: ReadonlyArray<Envelope>): ReadonlyMap<string, Enqueued> => {
+  const later = new Set(row.later)
+  const part = row.stored === jobs.length ? undefined : new Set(row.part)
+  const answers = new Map<string, Enqueued>()
+  for (const job of jobs) if (part?.has(job.id) ?? true) answers.set(job.id, created(job, later.has(job.id)))
+  return answers
+}
+
+const readyQueues = (jobs: ReadonlyArray<Envelope>, answers: ReadonlyMap<string, Enqueued>): ReadonlyArray<string> => {
+  const queues = new Set<string>()
+  for (const { id, queue } of jobs) if (isReady(answers.get(id))) queues.add(enqueueQueue(queue))
+  return [...queues]
+}
+
 const isReady = (answer: Enqueued | undefined): boolean => answer?.status === "created" && answer.state === "available"
 
 /** Nothing was stored, and another look or another try will tell more. */
@@ -225,14 +286,12 @@ const isLost = (error: SqlError.SqlError): boolean => {
   return state === undefined ? error.reason._tag === "ConnectionError" : /^(08|57P0)/.test(state)
 }
 
-/** The bytes as a string of the same length, to compare by. */
-const keyText = (bytes: Uint8Array): string => {
-  let text = ""
-  for (const byte of bytes) text += String.fromCharCode(byte)
-  return text
-}
-
 const PARTIAL = "HG001"
+/** Lock not available. */
+const HELD = "55P03"
+/** What an open transaction holds concerns few of the group, and keeps all of it waiting. */
+const GROUP_PATIENCE = "20ms"
+const NONE: ReadonlyMap<string, Enqueued> = new Map()
 const MAX_ROUNDS = 20
 const OLD_SNAPSHOT = "the open transaction cannot see what was committed meanwhile; repeat the whole transaction"
 

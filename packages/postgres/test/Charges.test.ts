@@ -61,7 +61,8 @@ layer(Store.layer, { excludeTestServices: true })("Charges", (it) => {
         const lease = yield* charged(`diff-${n}`, rate("diff"))
         assert.strictEqual(yield* tokens("diff"), 90)
         assert.strictEqual((yield* settle(lease, outcome, { actual }))?._tag, "Applied")
-        assert.strictEqual(yield* tokens("diff"), 90 + difference, `${outcome._tag} that cost ${actual}`)
+        const text = `${outcome._tag} that cost ${actual}`
+        assert.deepStrictEqual(yield* bucket("diff"), { tokens: 90 + difference, closed: 0 }, text)
       }
     }))
 

@@ -85,7 +85,6 @@ export class Admission {
   private pauseMs(now: number): number {
     if (now < this.notBefore) return this.notBefore - now
     const { inFlight, settler } = this.parts
-    if (settler.awaitsCrash) return MAX_PAUSE_MS
     const free = inFlight.free(now)
     this.isWaitingForRoom = free < Math.max(1, inFlight.room(now) >> 2) &&
       (free === 0 || !settler.isIdle)

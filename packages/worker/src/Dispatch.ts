@@ -39,6 +39,8 @@ export class Dispatch {
   readonly watchdog: Watchdog
   private isDraining = false
   private isFilling = false
+  /** By kind: when content of it was last closed. The gate may have answered before. */
+  private readonly closedAt = new Map<string, number>()
   private readonly parts: DispatchParts
 
   constructor(parts: DispatchParts) {
@@ -55,7 +57,7 @@ export class Dispatch {
 
   /** Takes over what one call of the gate gave; `sentAt` is when that call was sent. All are tracked before any starts. */
   accept(claims: ReadonlyArray<Claim>, sentAt: number): void {
-    const { inFlight, registrations, session, settings } = this.parts
+    const { inFlight, registrations, session, settings, settler } = this.parts
     const receivedAt = monotonicMs()
     for (const claim of claims) {
       const registration = registrations.get(claim.kind) ?? unknownKind(claim.kind)
@@ -64,7 +66,9 @@ export class Dispatch {
       const earlier = inFlight.holder(claim.lease.jobId, undefined)
       if (earlier !== undefined) this.stop(earlier, "lease_lost")
       inFlight.hold(attempt)
-      inFlight.buffer.push(attempt)
+      const closedAt = this.closedAt.get(claim.kind)
+      if (closedAt !== undefined && closedAt >= sentAt) settler.push(attempt, Outcome.released)
+      else inFlight.buffer.push(attempt)
     }
     if (this.isDraining) this.handBackBuffer()
     // Not at once: the next call of the gate is sent first, and on its way while these run.
@@ -105,6 +109,7 @@ export class Dispatch {
   /** Of a kind whose content was found to crash: the store decides which of those that wait here may start. */
   handBackKind(kind: string): void {
     const { inFlight: { buffer }, settler } = this.parts
+    this.closedAt.set(kind, monotonicMs())
     for (const attempt of buffer.splice(0)) {
       if (attempt.claim.kind === kind) settler.push(attempt, Outcome.released)
       else buffer.push(attempt)

@@ -71,9 +71,10 @@ export class Reporter {
       this.emit({ _tag: "FingerprintClosed", fingerprint, kind, jobId })
       this.warn(`Jobs with the fingerprint ${fingerprint}, of kind ${kind}, crash: none starts any more`)
     }
+    // Of the others the fingerprint's own warning speaks.
     if (reason === "crash_limit") {
       this.warn(`Job ${jobId} of kind ${kind} is quarantined: it crashed ${crashAttempt} times`)
-    } else this.warn(`Job ${jobId} of kind ${kind} is quarantined: jobs with its content crashed too often`)
+    }
   }
 
   /** By the sweep or at the gate. */

@@ -75,65 +75,39 @@ export const gate = async (
 }
 
 const free: GateGround.Jobs = { count: 20_000 }
-const atCeiling =
-  "insert into headgate.concurrency_limit (name, scope, subject, max_concurrent) values ('each', 'partition', 'default', $1)"
-const ceiling = (max: number): string => atCeiling.replace("$1", String(max))
+const policyFree = "policy-free"
+const thousands = GateGround.partitions(10_000)
+
+const ceiling = (max: number): string =>
+  `insert into headgate.concurrency_limit (name, scope, subject, max_concurrent) values ('each', 'partition', 'default', ${max})`
 const rateClass = (name: string): string =>
   `insert into headgate.rate_class (name, rate_limit, window_ms, burst) values ('${name}', 1000000000, 1000, 1000000000)`
 const closed =
-  `insert into headgate.bucket (class, key, units, at_ms, closed_until_ms) values ('closed', '', 0, 0, 4102444800000)`
+  "insert into headgate.bucket (class, key, units, at_ms, closed_until_ms) values ('closed', '', 0, 0, 4102444800000)"
+const paused = "insert into headgate.kind (name, is_paused) values ('blocked', true)"
+
+const spread = (count: number, partitions: ReadonlyArray<string>): GateGround.Ground => ({
+  jobs: [{ count, partitions }]
+})
+
+const governed: GateGround.Ground = {
+  jobs: [{ count: 20_000, partitions: GateGround.partitions(100), classes: ["api"] }],
+  policies: [rateClass("api"), ceiling(1000)]
+}
+
+const full: GateGround.Ground = {
+  jobs: [
+    { count: 50_000, partitions: thousands },
+    { count: 10_000, partitions: thousands, isRunning: true },
+    { count: 100, partitions: ["z"] }
+  ],
+  policies: [ceiling(1)]
+}
 
 const casesOf = ({ isQuick }: GateOptions): ReadonlyArray<Case> => {
   const many = isQuick ? 200_000 : 1_000_000
-  const spread = (count: number, names: ReadonlyArray<string>): GateGround.Ground => ({
-    jobs: [{ count, partitions: names }]
-  })
-  const governed: GateGround.Ground = {
-    jobs: [{ count: 20_000, partitions: GateGround.partitions(100), classes: ["api"] }],
-    policies: [rateClass("api"), ceiling(1000)]
-  }
-  const ofPlain = (name: string, ground: GateGround.Ground, bar: number, capacity: number): Case => ({
-    name: `${name}, capacity ${capacity}`,
-    measure: "share of plain",
-    bar,
-    capacity,
-    ground,
-    base: { jobs: [free] }
-  })
-  const ofGate = (
-    name: string,
-    ground: GateGround.Ground,
-    base: GateGround.Ground,
-    bar: number,
-    capacity = 100
-  ): Case => ({
-    name: `${name}, capacity ${capacity}`,
-    measure: "times the base",
-    bar,
-    capacity,
-    ground,
-    base
-  })
-  const blocked = (name: string, jobs: Omit<GateGround.Jobs, "count">, policies: ReadonlyArray<string>): Case => {
-    const head = { ...jobs, isAhead: true }
-    return ofGate(
-      `50,000 blocked at the head: ${name}`,
-      { jobs: [free, { ...head, count: 50_000 }], policies },
-      { jobs: [free, { ...head, count: 0 }], policies },
-      1.3
-    )
-  }
-  const held = (name: string, ground: GateGround.Ground): Case =>
-    ofGate(`held snapshot, ${name}`, { ...ground, churned: 120_000 }, ground, 10)
-  const thousands = GateGround.partitions(10_000)
-  const full: GateGround.Ground = {
-    jobs: [{ count: 50_000, partitions: thousands }, { count: 10_000, partitions: thousands, isRunning: true }, {
-      count: 100,
-      partitions: ["z"]
-    }],
-    policies: [ceiling(1)]
-  }
   const size = isQuick ? "200k" : "1M"
+  const waiting = (count: number, isStale: boolean): GateGround.Ground => ({ jobs: [{ count }], isStale })
   return [
     ...[10, 100, 1000].map((capacity) => ofPlain(policyFree, { jobs: [free] }, 0.85, capacity)),
     ...[100, 1000].map((capacity) => ofPlain("class + ceiling + 100 partitions", governed, 0.65, capacity)),
@@ -141,40 +115,55 @@ const casesOf = ({ isQuick }: GateOptions): ReadonlyArray<Case> => {
       ofGate("10,000 partitions to 1", spread(100_000, thousands), spread(100_000, ["p"]), 1.5, capacity)
     ),
     blocked("closed class", { classes: ["closed"] }, [rateClass("closed"), closed]),
-    blocked("paused kind", { kind: "blocked" }, [
-      "insert into headgate.kind (name, is_paused) values ('blocked', true)"
-    ]),
+    blocked("paused kind", { kind: "blocked" }, [paused]),
     blocked("pinned elsewhere", { pinnedTo: "elsewhere" }, []),
-    {
-      name: "10,000 partitions at their ceiling: a call",
-      measure: "ms",
-      bar: 20,
-      capacity: 100,
-      ground: full,
-      base: undefined,
-      run: oneCallInVain
-    },
-    {
-      name: "10,000 partitions at their ceiling: until found",
-      measure: "ms",
-      bar: 1000,
-      capacity: 100,
-      ground: full,
-      base: undefined,
-      run: untilFound
-    },
-    ofGate(`${size} waiting to 1k`, { jobs: [{ count: many }] }, { jobs: [{ count: 1000 }] }, 1.25),
-    ofGate(`${size} waiting to 1k, before ANALYZE`, { jobs: [{ count: many }], isStale: true }, {
-      jobs: [{ count: 1000 }],
-      isStale: true
-    }, 1.25),
+    atCeiling("a call", 20, oneCallInVain),
+    atCeiling("until found", 1000, untilFound),
+    ofGate(`${size} waiting to 1k`, waiting(many, false), waiting(1000, false), 1.25, 100),
+    ofGate(`${size} waiting to 1k, before ANALYZE`, waiting(many, true), waiting(1000, true), 1.25, 100),
     held("policy-free", { jobs: [free] }),
     held("1 partition", spread(20_000, ["p"])),
     held("100 partitions", spread(20_000, GateGround.partitions(100)))
   ]
 }
 
-const policyFree = "policy-free"
+const ofPlain = (name: string, ground: GateGround.Ground, bar: number, capacity: number): Case => ({
+  name: `${name}, capacity ${capacity}`,
+  measure: "share of plain",
+  bar,
+  capacity,
+  ground,
+  base: { jobs: [free] }
+})
+
+const ofGate = (
+  name: string,
+  ground: GateGround.Ground,
+  base: GateGround.Ground,
+  bar: number,
+  capacity: number
+): Case => ({ name: `${name}, capacity ${capacity}`, measure: "times the base", bar, capacity, ground, base })
+
+const blocked = (name: string, jobs: Omit<GateGround.Jobs, "count">, policies: ReadonlyArray<string>): Case => {
+  const withHead = (count: number): GateGround.Ground => ({
+    jobs: [free, { ...jobs, isAhead: true, count }],
+    policies
+  })
+  return ofGate(`50,000 blocked at the head: ${name}`, withHead(50_000), withHead(0), 1.3, 100)
+}
+
+const held = (name: string, ground: GateGround.Ground): Case =>
+  ofGate(`held snapshot, ${name}`, { ...ground, churned: 120_000 }, ground, 10, 100)
+
+const atCeiling = (name: string, bar: number, run: (site: Site) => Promise<Sample>): Case => ({
+  name: `10,000 partitions at their ceiling: ${name}`,
+  measure: "ms",
+  bar,
+  capacity: 100,
+  ground: full,
+  base: undefined,
+  run
+})
 
 const openSite = async (server: Server, system: System, item: Case): Promise<Site> => {
   const ends: Array<() => Promise<void>> = []
@@ -194,7 +183,7 @@ const openSite = async (server: Server, system: System, item: Case): Promise<Sit
     samples: [],
     baseSamples: [],
     close: async () => {
-      for (const end of ends.reverse()) await end()
+      for (const end of ends.toReversed()) await end()
     }
   }
 }
