@@ -89,13 +89,13 @@ layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestSe
         yield* add(Array.from({ length: JOBS }, (_, n) => `job-${String(n).padStart(4, "0")}`))
         for (let turn = 0; turn < JOBS; turn++) {
           const claims = yield* claim(dice.between(1, 5))
+          assert.isAtMost(yield* running, CEILING, `turn ${turn} of seed ${seed}`)
           if (claims.length === 0) yield* expire
           for (const held of claims) {
             const fault = dice.oneOf(kinds)!
             met.add(fault)
             yield* faults[fault]!(held)
           }
-          assert.isAtMost(yield* running, CEILING, `turn ${turn} of seed ${seed}`)
         }
         assert.strictEqual(met.size, kinds.length)
 

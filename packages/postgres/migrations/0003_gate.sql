@@ -14,6 +14,51 @@ returns table (id int, queue text, suspect boolean, is_gated boolean) language s
       select from headgate.worker w where w.id = l.worker and w.seen_at_ms + w.lease_ms > p_now))
 $$;
 
+-- Past its deadline, or longer in the queue than it allows. The time in the queue ends with the first start.
+create function headgate.is_late(p_job headgate.job, p_now bigint) returns boolean language sql immutable as $$
+  select coalesce(p_job.deadline_at_ms <= p_now, false)
+    or coalesce(p_job.scheduled_at_ms + p_job.queue_timeout_ms <= p_now
+      and (p_job.claimed_at_ms is null or p_job.scheduled_at_ms > p_job.claimed_at_ms), false)
+$$;
+
+create function headgate.is_closed(p_fingerprint text) returns boolean language sql stable as $$
+  select exists (select from headgate.strike s where s.fingerprint = p_fingerprint and s.closed_at_ms is not null)
+$$;
+
+-- The first jobs of one group (lane, partition, keys), locked, from its head on: before that place lie jobs that went, and
+-- where an old snapshot is held they are a long walk. Without a head, from the start.
+create function headgate.take_group(
+  p_lane int, p_partition text, p_keys text, p_priority smallint, p_at_ms bigint, p_id text,
+  p_limit bigint, p_has_closed boolean, p_now bigint, out taken tid[], out late text[], out closed text[]
+) language plpgsql volatile as $$
+begin
+  select array_agg(t.row) filter (where not t.is_late and not t.is_closed), array_agg(t.id) filter (where t.is_late),
+      array_agg(t.id) filter (where t.is_closed and not t.is_late)
+    into taken, late, closed
+    from (
+      select * from (
+        select j.ctid as row, j.id, headgate.is_late(j, p_now) as is_late, p_has_closed and exists (select from headgate.strike s
+          where s.fingerprint = j.fingerprint and s.closed_at_ms is not null) as is_closed
+        from headgate.job j
+        where j.lane_id = p_lane and j.partition_key = p_partition and j.keys = p_keys and j.state = 'available'
+          and j.priority = p_priority and (j.scheduled_at_ms, j.id) >= (p_at_ms, p_id)
+        order by j.scheduled_at_ms, j.id limit p_limit
+        for no key update skip locked
+      ) as_urgent
+      union all
+      select * from (
+        select j.ctid, j.id, headgate.is_late(j, p_now), p_has_closed and exists (select from headgate.strike s
+          where s.fingerprint = j.fingerprint and s.closed_at_ms is not null)
+        from headgate.job j
+        where j.lane_id = p_lane and j.partition_key = p_partition and j.keys = p_keys and j.state = 'available'
+          and j.priority < coalesce(p_priority, 32768)
+        order by j.priority desc, j.scheduled_at_ms, j.id limit p_limit
+        for no key update skip locked
+      ) less_urgent
+      limit p_limit
+    ) t;
+end $$;
+
 -- One call at a time for each policy of these lanes, always in the order of the locks. A policy that was made while they
 -- were waited for is locked as well.
 create function headgate.lock_policies(p_lanes int[]) returns void language plpgsql volatile as $$
@@ -120,6 +165,45 @@ language sql immutable parallel safe as $$
     when p_rule.scope = 'partition' then p_partition else '' end
 $$;
 
+-- A partition, the first job of its first group there, and what is known of it before it gives any.
+create type headgate.waiting as (
+  partition_key text, keys text, priority smallint, scheduled_at_ms bigint, id text,
+  is_split boolean,     -- not all its jobs have these keys; asked about one lane only
+  quantum int,
+  is_paused boolean,
+  held bigint           -- jobs in flight
+);
+
+-- The first p_limit partitions that have a ready job in these lanes, from p_from on and before p_until.
+create function headgate.waiting_partitions(
+  p_queue text, p_lanes int[], p_queue_lanes int[], p_from text, p_until text, p_limit int, p_is_counted boolean, p_has_keys boolean
+) returns setof headgate.waiting language sql stable as $$
+  with recursive found as (
+    select n.*, 1 as place from (
+      select f.* from unnest(p_lanes) l(id) cross join lateral (
+        select j.partition_key, j.keys, j.priority, j.scheduled_at_ms, j.id from headgate.job j
+        where j.lane_id = l.id and j.state = 'available' and j.partition_key >= p_from
+        order by j.partition_key, j.keys, j.priority desc, j.scheduled_at_ms, j.id limit 1
+      ) f order by f.partition_key limit 1
+    ) n where p_until is null or n.partition_key < p_until
+    union all
+    select n.*, p.place + 1 from found p cross join lateral (
+      select f.* from unnest(p_lanes) l(id) cross join lateral (
+        select j.partition_key, j.keys, j.priority, j.scheduled_at_ms, j.id from headgate.job j
+        where j.lane_id = l.id and j.state = 'available' and j.partition_key > p.partition_key
+        order by j.partition_key, j.keys, j.priority desc, j.scheduled_at_ms, j.id limit 1
+      ) f order by f.partition_key limit 1
+    ) n where p.place < p_limit and (p_until is null or n.partition_key < p_until)
+  )
+  select f.partition_key, f.keys, f.priority, f.scheduled_at_ms, f.id,
+    p_has_keys and f.keys <> (select j.keys from headgate.job j
+      where j.lane_id = p_lanes[1] and j.partition_key = f.partition_key and j.state = 'available' order by j.keys desc limit 1),
+    p.quantum, coalesce(p.is_paused, false), case when p_is_counted then (select count(*) from headgate.job j
+      where j.lane_id = any(p_queue_lanes) and j.state = 'running' and j.partition_key = f.partition_key) end
+  from found f left join headgate.partition p on p.queue = p_queue and p.partition_key = f.partition_key
+  order by f.place
+$$;
+
 -- One pass over partitions of a queue, from where the last one ended. Answers the jobs it locked, charged and made room
 -- for; the caller claims them before the next pass.
 --
@@ -139,27 +223,33 @@ declare
   v_rest int := p_capacity;
   v_auto int := greatest(10, p_capacity / 4);
   v_base int;
-  v_queue_lanes int[] := array(select l.id from headgate.lane l where l.queue = p_queue);
-  v_rules headgate.rule[] := array(select r from headgate.rules(p_lanes) r);
-  v_has_closed boolean := exists (select from headgate.strike s where s.closed_at_ms is not null);
+  v_queue_lanes int[];
+  v_rules headgate.rule[];
+  v_has_closed boolean;
   v_is_counted boolean;   -- somebody asks how many jobs of a partition are in flight
+  v_ceiling bigint;       -- partitions with so many are passed over
+  v_has_keys boolean := false;
+  v_is_lone boolean := cardinality(p_lanes) = 1;
   -- The turns.
   v_turn text;
   v_remaining int;
   v_start text;
   v_from text;
-  v_is_around boolean := false;
   v_held_turn text;       -- the first turn that a shared policy cut short
   v_held_remaining int;
   -- Partitions looked at together.
-  v_at text;
-  v_partitions text[];
-  v_quanta int[];
-  v_held bigint[];
+  v_next headgate.waiting;
+  v_partitions headgate.waiting[];
+  v_wanted int;
+  v_look int;
+  v_seen int;
+  v_until text;
+  v_last text;
+  v_peers bigint;
   v_total bigint;
   v_rounds int;           -- more than one where all partitions are looked at together, and have room for it
+  v_at text;
   v_allowed int;
-  v_partition record;
   -- The groups of one.
   v_lane_ids int[];
   v_keys text[];
@@ -170,7 +260,6 @@ declare
   v_rule headgate.rule;
   v_key text;
   v_place int;
-  v_group record;
   v_job record;
   v_got int;
   v_blocked int[];
@@ -188,73 +277,94 @@ begin
   visited := 0;
   is_round := false;
   taken := '{}';
-  select t.partition_key, t.remaining into v_turn, v_remaining from headgate.queue_turn t where t.queue = p_queue;
-  v_turn := coalesce(v_turn, '');
-  v_remaining := coalesce(v_remaining, 0);
+  select array(select l.id from headgate.lane l where l.queue = p_queue), array(select r from headgate.rules(p_lanes) r),
+      exists (select from headgate.strike s where s.closed_at_ms is not null),
+      coalesce(t.partition_key, ''), coalesce(t.remaining, 0), coalesce(p_quantum, q.quantum)
+    into v_queue_lanes, v_rules, v_has_closed, v_turn, v_remaining, v_base
+    from (select p_queue as name) n
+    left join headgate.queue_turn t on t.queue = n.name left join headgate.queue q on q.name = n.name;
+  v_is_counted := v_base is null;
+  foreach v_rule in array v_rules loop
+    v_has_keys := v_has_keys or v_rule.nth is not null;
+    if v_rule.scope = 'partition' then
+      v_is_counted := true;
+      if v_rule.on_saturated = 'queue' and v_is_lone then
+        v_ceiling := least(v_ceiling, v_rule.most);
+      end if;
+    end if;
+  end loop;
   v_start := case when v_remaining > 0 then v_turn else v_turn || chr(1) end;
   v_from := v_start;
-  v_base := coalesce(p_quantum, (select q.quantum from headgate.queue q where q.name = p_queue));
-  v_is_counted := v_base is null or exists (select from unnest(v_rules) r where r.scope = 'partition');
 
   while v_rest > 0 and visited < p_visits and not is_round loop
-    -- Which partitions are next.
+    -- Which partitions are next: so many as the capacity asks for, and further ahead each time they do not suffice.
     v_partitions := '{}';
-    v_quanta := '{}';
-    v_held := '{}';
-    while cardinality(v_partitions) < v_rest / coalesce(v_base, v_auto) + 1 and visited < p_visits loop
-      select min(n.partition_key) into v_at from unnest(p_lanes) l(id) cross join lateral (
-        select j.partition_key from headgate.job j
-        where j.lane_id = l.id and j.state = 'available' and j.partition_key >= v_from
-        order by j.partition_key limit 1
-      ) n;
-      if v_is_around and (v_at is null or v_at >= v_start) then
-        is_round := true;
-        exit;
-      elsif v_at is null then
-        v_is_around := true;
+    v_peers := 0;
+    v_total := 0;
+    v_wanted := v_rest / coalesce(v_base, v_auto) + 1;
+    v_look := v_wanted;
+    while cardinality(v_partitions) < v_wanted and visited < p_visits and not is_round loop
+      v_look := least(v_look, p_visits - visited);
+      v_seen := 0;
+      for v_next in select * from headgate.waiting_partitions(
+        p_queue, p_lanes, v_queue_lanes, v_from, v_until, v_look, v_is_counted, v_has_keys and v_is_lone)
+      loop
+        v_seen := v_seen + 1;
+        v_last := v_next.partition_key;
+        continue when v_next.is_paused;
+        v_peers := v_peers + 1;
+        v_total := v_total + v_next.held;
+        continue when v_next.held >= v_ceiling;
+        v_next.quantum := coalesce(v_next.quantum, v_base);
+        v_partitions := v_partitions || v_next;
+      end loop;
+      visited := visited + v_seen;
+      if v_seen < v_look then
+        is_round := v_until is not null;
         v_from := '';
-        continue;
+        v_until := v_start;
+      else
+        v_from := v_last || chr(1);
       end if;
-      visited := visited + 1;
-      v_from := v_at || chr(1);
-      select p.quantum, p.is_paused into v_partition from headgate.partition p
-        where p.queue = p_queue and p.partition_key = v_at;
-      continue when v_partition.is_paused;
-      v_partitions := v_partitions || v_at;
-      v_quanta := v_quanta || coalesce(v_partition.quantum, v_base);
-      if v_is_counted then
-        v_held := v_held || (select count(*) from headgate.job j
-          where j.lane_id = any(v_queue_lanes) and j.state = 'running' and j.partition_key = v_at);
-      end if;
+      v_look := 4 * v_look;
     end loop;
-    v_total := (select sum(h.held) from unnest(v_held) h(held));
     for n in 1..cardinality(v_partitions) loop
-      v_quanta[n] := coalesce(v_quanta[n], case
-        when v_held[n] >= 2 and v_held[n] * (cardinality(v_held) - 1) > 2 * (v_total - v_held[n]) then 1 else v_auto end);
+      v_next := v_partitions[n];
+      if v_next.quantum is null then
+        v_next.quantum := case
+          when v_next.held >= 2 and v_next.held * (v_peers - 1) > 2 * (v_total - v_next.held) then 1 else v_auto end;
+        v_partitions[n] := v_next;
+      end if;
     end loop;
-    v_rounds := case when is_round and visited = cardinality(v_partitions)
-      then greatest(v_rest / (select sum(q.quantum) from unnest(v_quanta) q(quantum)), 1) else 1 end;
+    v_rounds := case when is_round and visited = cardinality(v_partitions) and visited > 0
+      then greatest(v_rest / (select sum(p.quantum) from unnest(v_partitions) p), 1) else 1 end;
 
-    for n in 1..cardinality(v_partitions) loop
+    foreach v_next in array v_partitions loop
       exit when v_rest = 0;
-      v_at := v_partitions[n];
-      v_allowed := v_quanta[n] * v_rounds;
+      v_at := v_next.partition_key;
+      v_allowed := v_next.quantum * v_rounds;
       if v_remaining > 0 and v_at = v_start then
-        v_allowed := v_allowed - v_quanta[n] + least(v_remaining, 4 * v_quanta[n]);
+        v_allowed := v_allowed - v_next.quantum + least(v_remaining, 4 * v_next.quantum);
       end if;
 
       -- Its groups, and what their policies leave for each.
-      select array_agg(g.lane_id), array_agg(g.keys), bool_or(g.keys <> g.last_keys) into v_lane_ids, v_keys, v_is_split
-        from (
-          select l.id as lane_id, (
-              select j.keys from headgate.job j where j.lane_id = l.id and j.partition_key = v_at and j.state = 'available'
-              order by j.keys limit 1
-            ) as keys, (
-              select j.keys from headgate.job j where j.lane_id = l.id and j.partition_key = v_at and j.state = 'available'
-              order by j.keys desc limit 1
-            ) as last_keys
-          from unnest(p_lanes) l(id)
-        ) g where g.keys is not null;
+      if v_is_lone then
+        v_lane_ids := p_lanes;
+        v_keys := array[v_next.keys];
+        v_is_split := v_next.is_split;
+      else
+        select array_agg(g.lane_id), array_agg(g.keys), bool_or(g.keys <> g.last_keys) into v_lane_ids, v_keys, v_is_split
+          from (
+            select l.id as lane_id, (
+                select j.keys from headgate.job j where j.lane_id = l.id and j.partition_key = v_at and j.state = 'available'
+                order by j.keys limit 1
+              ) as keys, (
+                select j.keys from headgate.job j where j.lane_id = l.id and j.partition_key = v_at and j.state = 'available'
+                order by j.keys desc limit 1
+              ) as last_keys
+            from unnest(p_lanes) l(id)
+          ) g where g.keys is not null;
+      end if;
       if v_is_split then
         select array_agg(g.lane_id), array_agg(g.keys) into v_lane_ids, v_keys
           from headgate.groups(p_lanes, v_at, v_at || chr(1), 100) g;
@@ -289,8 +399,11 @@ begin
               v_rooms[v_place] := v_rule.most - (
                 select count(*) from headgate.holders(v_rule.policy, v_key) h where h.claimed_at_ms >= p_now);
             else
-              v_running[v_place] := case when v_rule.scope = 'partition' then v_held[n]
-                else (select count(*) from headgate.holders(v_rule.policy, v_key)) end;
+              if v_rule.scope = 'partition' then
+                v_running[v_place] := v_next.held;
+              else
+                v_running[v_place] := (select count(*) from headgate.holders(v_rule.policy, v_key));
+              end if;
               v_rooms[v_place] := greatest(v_rule.most - v_running[v_place], 0);
             end if;
             v_full[v_place] := v_rooms[v_place];
@@ -310,24 +423,14 @@ begin
       v_blocked := '{}';
       if v_bounds = array[0::bigint] then
         null;
-      elsif cardinality(v_lane_ids) = 1 and not (v_has_classes and exists (
+      elsif v_is_lone and not v_is_split and not (v_has_classes and exists (
         select from (
           select j.weights from headgate.job j
           where j.lane_id = v_lane_ids[1] and j.partition_key = v_at and j.keys = v_keys[1] and j.state = 'available'
           order by j.priority desc, j.scheduled_at_ms, j.id limit v_bounds[1]
         ) h where h.weights is not null)) then
-        select array_agg(t.row) filter (where not t.is_late and not t.is_closed) as row,
-            array_agg(t.id) filter (where t.is_late) as late,
-            array_agg(t.id) filter (where t.is_closed and not t.is_late) as closed into v_job
-          from (
-            select j.ctid as row, j.id, headgate.is_late(j, p_now) as is_late,
-              v_has_closed and exists (select from headgate.strike s
-                where s.fingerprint = j.fingerprint and s.closed_at_ms is not null) as is_closed
-            from headgate.job j
-            where j.lane_id = v_lane_ids[1] and j.partition_key = v_at and j.keys = v_keys[1] and j.state = 'available'
-            order by j.priority desc, j.scheduled_at_ms, j.id limit v_bounds[1]
-            for no key update skip locked
-          ) t;
+        select t.taken as row, t.late, t.closed into v_job from headgate.take_group(v_lane_ids[1], v_at, v_keys[1],
+          v_next.priority, v_next.scheduled_at_ms, v_next.id, v_bounds[1], v_has_closed, p_now) t;
         taken := taken || v_job.row;
         late := late || v_job.late;
         closed := closed || v_job.closed;
@@ -401,6 +504,11 @@ begin
       end if;
     end loop;
   end loop;
+  -- Also behind partitions that were only looked at.
+  if v_rest > 0 and v_last is not null then
+    v_turn := v_last;
+    v_remaining := 0;
+  end if;
   -- A pass that could not see all has to go on behind what it saw.
   if v_held_turn is not null and (is_round or v_rest = 0) then
     v_turn := v_held_turn;
@@ -472,15 +580,4 @@ language sql stable as $$
   from headgate.job j join headgate.lane l on l.id = j.lane_id
   cross join unnest(l.classes) with ordinality c(class, nth)
   where j.id = any(p_ids)
-$$;
-
--- Past its deadline, or longer in the queue than it allows. The time in the queue ends with the first start.
-create function headgate.is_late(p_job headgate.job, p_now bigint) returns boolean language sql immutable as $$
-  select coalesce(p_job.deadline_at_ms <= p_now, false)
-    or coalesce(p_job.scheduled_at_ms + p_job.queue_timeout_ms <= p_now
-      and (p_job.claimed_at_ms is null or p_job.scheduled_at_ms > p_job.claimed_at_ms), false)
-$$;
-
-create function headgate.is_closed(p_fingerprint text) returns boolean language sql stable as $$
-  select exists (select from headgate.strike s where s.fingerprint = p_fingerprint and s.closed_at_ms is not null)
 $$;

@@ -117,19 +117,11 @@ create function headgate.take(
   out taken tid[], out late text[], out closed text[], out dry int[]
 ) language plpgsql volatile as $$
 declare
-  v_has_closed boolean;
-  v_lanes int[] := p_lanes;
+  v_has_closed boolean := exists (select from headgate.strike s where s.closed_at_ms is not null);
+  v_lanes int[];
   v_shares int[];
   v_given int[];
 begin
-  if cardinality(p_lanes) = 1 and not p_suspects[1] then
-    select t.taken, t.late, t.closed into taken, late, closed from headgate.take_one(p_lanes[1], p_capacity, p_now) t;
-    if coalesce(cardinality(taken), 0) + coalesce(cardinality(late), 0) + coalesce(cardinality(closed), 0) < p_capacity then
-      dry := p_lanes;
-    end if;
-    return;
-  end if;
-  v_has_closed := exists (select from headgate.strike s where s.closed_at_ms is not null);
   select s.lanes, s.shares into v_lanes, v_shares from headgate.share(p_lanes, p_suspects, p_capacity) s;
   select array_agg(t.row) filter (where not t.is_late and not t.is_closed), array_agg(t.id) filter (where t.is_late),
       array_agg(t.id) filter (where t.is_closed and not t.is_late), array_agg(lane.id)
@@ -159,52 +151,34 @@ end $$;
 -- for a second of real time, and the next calls begin there; one that finds too little looks from the start again.
 -- Meanwhile a job that comes in before that place (of higher priority, handed back, or committed late) waits so long.
 create function headgate.take_one(
-  p_lane int, p_capacity int, p_now bigint, out taken tid[], out late text[], out closed text[]
+  p_lane int, p_capacity int, p_now bigint, out taken tid[], out late text[], out closed text[], out dry int[]
 ) language plpgsql volatile as $$
 declare
   v_started timestamptz := clock_timestamp();
-  v_has_closed boolean;
-  v_head record;
-  v_given int;
+  v_lane record;
+  v_given int := 0;
 begin
   select l.head_until, l.head_priority, l.head_at_ms, l.head_id,
       exists (select from headgate.strike s where s.closed_at_ms is not null) as has_closed
-    into v_head from headgate.lane l where l.id = p_lane;
-  v_has_closed := v_head.has_closed;
-  if v_head.head_until > v_started then
-    select array_agg(t.row) filter (where not t.is_late and not t.is_closed), array_agg(t.id) filter (where t.is_late),
-        array_agg(t.id) filter (where t.is_closed and not t.is_late), count(*)
-      into taken, late, closed, v_given
-      from (
-        select j.ctid as row, j.id, headgate.is_late(j, p_now) as is_late,
-          v_has_closed and exists (select from headgate.strike s
-            where s.fingerprint = j.fingerprint and s.closed_at_ms is not null) as is_closed
-        from headgate.job j
-        where j.lane_id = p_lane and j.partition_key = '' and j.keys = '' and j.state = 'available'
-          and j.priority = v_head.head_priority and (j.scheduled_at_ms, j.id) >= (v_head.head_at_ms, v_head.head_id)
-        order by j.scheduled_at_ms, j.id limit p_capacity
-        for no key update skip locked
-      ) t;
+    into v_lane from headgate.lane l where l.id = p_lane;
+  if v_lane.head_until > v_started then
+    select t.taken, t.late, t.closed into taken, late, closed from headgate.take_group(p_lane, '', '',
+      v_lane.head_priority, v_lane.head_at_ms, v_lane.head_id, p_capacity, v_lane.has_closed, p_now) t;
+    v_given := coalesce(cardinality(taken), 0) + coalesce(cardinality(late), 0) + coalesce(cardinality(closed), 0);
   end if;
-  if v_given is distinct from p_capacity then
-    select array_agg(t.row) filter (where not t.is_late and not t.is_closed), array_agg(t.id) filter (where t.is_late),
-        array_agg(t.id) filter (where t.is_closed and not t.is_late)
-      into taken, late, closed
-      from (
-        select j.ctid as row, j.id, headgate.is_late(j, p_now) as is_late,
-          v_has_closed and exists (select from headgate.strike s
-            where s.fingerprint = j.fingerprint and s.closed_at_ms is not null) as is_closed
-        from headgate.job j
-        where j.lane_id = p_lane and j.partition_key = '' and j.keys = '' and j.state = 'available'
-        order by j.priority desc, j.scheduled_at_ms, j.id limit p_capacity
-        for no key update skip locked
-      ) t;
-    v_head.head_until := v_started + interval '1 second';
+  if v_given < p_capacity then
+    select t.taken, t.late, t.closed into taken, late, closed
+      from headgate.take_group(p_lane, '', '', null, null, null, p_capacity, v_lane.has_closed, p_now) t;
+    v_given := coalesce(cardinality(taken), 0) + coalesce(cardinality(late), 0) + coalesce(cardinality(closed), 0);
+    v_lane.head_until := v_started + interval '1 second';
+  end if;
+  if v_given < p_capacity then
+    dry := array[p_lane];
   end if;
   -- Statistics come late: what takes really long needs no second sign.
   if taken is not null and clock_timestamp() - v_started > p_capacity * interval '10 microseconds'
       + (case when pg_stat_get_dead_tuples('headgate.job'::regclass) > 10000 then interval '5 ms' else interval '20 ms' end) then
-    perform headgate.remember_head(p_lane, taken, v_head.head_until);
+    perform headgate.remember_head(p_lane, taken, v_lane.head_until);
   end if;
 end $$;
 
@@ -310,11 +284,16 @@ begin
           end if;
         end if;
       else
-        if true = any(v_own_suspects) then
-          select f.lanes, f.suspects into v_own, v_own_suspects from headgate.first_suspect(v_own, v_own_suspects) f;
+        if v_own_suspects = array[false] then
+          select t.taken, t.late, t.closed, t.dry into v_taken, v_late, v_closed, v_dry
+            from headgate.take_one(v_own[1], v_shares[n], v_now) t;
+        else
+          if true = any(v_own_suspects) then
+            select f.lanes, f.suspects into v_own, v_own_suspects from headgate.first_suspect(v_own, v_own_suspects) f;
+          end if;
+          select t.taken, t.late, t.closed, t.dry into v_taken, v_late, v_closed, v_dry
+            from headgate.take(v_own, v_own_suspects, v_shares[n], v_now) t;
         end if;
-        select t.taken, t.late, t.closed, t.dry into v_taken, v_late, v_closed, v_dry
-          from headgate.take(v_own, v_own_suspects, v_shares[n], v_now) t;
         v_ended := null;
         v_superseded := null;
       end if;

@@ -33,7 +33,7 @@ const MAX_BYTES = 8_388_608
 const LONGEST_WAIT_MS = 1000
 
 /** For so long after a group met what an open transaction holds, every call goes alone: only those concerned wait. */
-const REST_MS = 250
+const REST_MS = 1000
 
 interface Call<E> {
   readonly job: Envelope
@@ -93,7 +93,8 @@ export const make = <E>(send: (jobs: ReadonlyArray<Envelope>) => Effect.Effect<S
 
   const take = (): Group<E> => {
     const group: Group<E> = { calls: [], twins: [], present: 0, fiber: undefined }
-    const taken = new Set<string>()
+    const ids = new Set<string>()
+    const keys = new Set<string>()
     let bytes = 0
     let count = 0
     for (const call of waiting) {
@@ -101,12 +102,15 @@ export const make = <E>(send: (jobs: ReadonlyArray<Envelope>) => Effect.Effect<S
       if (group.calls.length === MAX_JOBS || (bytes > MAX_BYTES && group.calls.length > 0)) break
       count++
       if (call.isGone) continue
-      const names = namesOf(call.job)
-      if (names.some((name) => taken.has(name))) {
+      const key = uniqueKey(call.job)
+      const keyName = key === undefined ? undefined : keyText(key)
+      // Of equal keys the statement takes any.
+      if (ids.has(call.job.id) || (keyName !== undefined && keys.has(keyName))) {
         group.twins.push(call)
         continue
       }
-      for (const name of names) taken.add(name)
+      ids.add(call.job.id)
+      if (keyName !== undefined) keys.add(keyName)
       group.calls.push(call)
       call.group = group
     }
@@ -153,9 +157,3 @@ const leave = <E>(call: Call<E>): Effect.Effect<void> =>
     if (group?.fiber === undefined || --group.present > 0) return Effect.void
     return Fiber.interrupt(group.fiber)
   })
-
-/** An id begins differently from a key, so that neither is taken for the other. */
-const namesOf = (job: Envelope): ReadonlyArray<string> => {
-  const key = uniqueKey(job)
-  return key === undefined ? [`i${job.id}`] : [`i${job.id}`, `k${keyText(key)}`]
-}

@@ -73,7 +73,7 @@ layer(Jobs.layer, { excludeTestServices: true })("Inspect", (it) => {
         crashAttempt: 2,
         crashLimit: 3,
         fence: 6,
-        fingerprint: "f",
+        fingerprint: "sum",
         tags: ["a", "b"],
         enqueuedAtMs: now,
         scheduledAtMs: now,
