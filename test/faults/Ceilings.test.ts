@@ -77,39 +77,41 @@ it.live(
       const entry = new URL("./fixtures/gauged-worker.ts", import.meta.url)
       const fleet = yield* Fleet.start(Array.from({ length: 3 }, () => ({ entry, databaseUrl: url })), true)
       const faults = new Set<string>()
-      yield* Effect.forkScoped(observe(faults))
-      yield* Effect.repeat(Effect.delay(Effect.sync(() => fleet.up()), 50), {
-        until: (pids) => pids.every((pid) => pid !== undefined)
-      })
-      const producers = yield* Effect.forkScoped(
-        Effect.all([produce(url), produce(url), produce(url)], { concurrency: 3 })
-      )
-      yield* Effect.sleep(1000)
-      const before = Gauged.read(fleet.output()).length
-      yield* Effect.sleep(CALM_MS)
-      const calm = Gauged.read(fleet.output()).slice(before)
-      yield* kill(fleet)
-      yield* Effect.sync(() => producers.interruptUnsafe())
-      yield* Effect.timeoutOption(Effect.repeat(Effect.delay(left, 100), { until: (n) => n === 0 }), "30 seconds")
+      yield* Effect.gen(function*() {
+        yield* Effect.forkScoped(observe(faults))
+        yield* Effect.repeat(Effect.delay(Effect.sync(() => fleet.up()), 50), {
+          until: (pids) => pids.every((pid) => pid !== undefined)
+        })
+        const producers = yield* Effect.forkScoped(
+          Effect.all([produce(url), produce(url), produce(url)], { concurrency: 3 })
+        )
+        yield* Effect.sleep(1000)
+        const before = Gauged.read(fleet.output()).length
+        yield* Effect.sleep(CALM_MS)
+        const calm = Gauged.read(fleet.output()).slice(before)
+        yield* kill(fleet)
+        yield* Effect.sync(() => producers.interruptUnsafe())
+        yield* Effect.timeoutOption(Effect.repeat(Effect.delay(left, 100), { until: (n) => n === 0 }), "20 seconds")
 
-      const gauges = Gauged.read(fleet.output())
-      const handlerMs = calm.reduce((sum, { from, to }) => sum + to - from, 0) / calm.length
-      const share = calm.length / (KIND_CEILING * CALM_MS / handlerMs)
-      console.log(
-        `ceilings: ${calm.length} jobs of ${handlerMs.toFixed(1)} ms in ${CALM_MS} ms, ${
-          (100 * share).toFixed()
-        } % of what ` +
-          `${KIND_CEILING} slots allow; ${gauges.length} of ${made} in all, ${fleet.deaths()} killed`
-      )
-      assert.deepStrictEqual([...faults], [])
-      assert.strictEqual(Gauged.atOnce(gauges), KIND_CEILING)
-      for (let key = 0; key < KEYS; key++) {
-        assert.isAtMost(Gauged.atOnce(gauges.filter(({ id }) => keyOf(id) === `k${key}`)), KEY_CEILING)
-      }
-      assert.strictEqual(yield* left, 0, "jobs that were left")
-      assert.isAtLeast(fleet.deaths(), 3, "processes killed")
-      // On a machine that does nothing else it is above 0.7.
-      assert.isAtLeast(share, 0.4, "share of the slots' time in which jobs ran")
+        const gauges = Gauged.read(fleet.output())
+        const handlerMs = calm.reduce((sum, { from, to }) => sum + to - from, 0) / calm.length
+        const share = calm.length / (KIND_CEILING * CALM_MS / handlerMs)
+        console.log(
+          `ceilings: ${calm.length} jobs of ${handlerMs.toFixed(1)} ms in ${CALM_MS} ms, ${
+            (100 * share).toFixed()
+          } % of what ` +
+            `${KIND_CEILING} slots allow; ${gauges.length} of ${made} in all, ${fleet.deaths()} killed`
+        )
+        assert.deepStrictEqual([...faults], [])
+        assert.strictEqual(Gauged.atOnce(gauges), KIND_CEILING)
+        for (let key = 0; key < KEYS; key++) {
+          assert.isAtMost(Gauged.atOnce(gauges.filter(({ id }) => keyOf(id) === `k${key}`)), KEY_CEILING)
+        }
+        assert.strictEqual(yield* left, 0, "jobs that were left")
+        assert.isAtLeast(fleet.deaths(), 3, "processes killed")
+        // On a machine that does nothing else it is above 0.7.
+        assert.isAtLeast(share, 0.4, "share of the slots' time in which jobs ran")
+      }).pipe(Fleet.explaining(fleet))
     }).pipe(Effect.provide(TestDatabase.layerWith({ client: { maxConnections: 6 } })), Effect.scoped),
   90_000
 )

@@ -2,7 +2,8 @@ import { assert, layer } from "@effect/vitest"
 import { TestDatabase } from "@headgate/testkit"
 import { Effect } from "effect"
 import * as fc from "fast-check"
-import { play, sequence } from "./Sequence.ts"
+import { sequence } from "./Draws.ts"
+import { play } from "./Sequence.ts"
 
 const SEQUENCES = 1000
 /** `HEADGATE_MODEL_SEED` draws other sequences. */

@@ -20,7 +20,7 @@ import {
 } from "./Model.ts"
 
 /** Judges the answer against the world before it, and makes it the world after it. */
-export const follow = (world: World, request: Request, answers: ReadonlyArray<Answer>): ReadonlyArray<string> => {
+export const follow = (world: World, request: Request, answers: ReadonlyArray<Answer>): Array<string> => {
   const claims = answers.filter(({ fence }) => fence !== null).map(({ id }) => id!)
   const ended = answers.flatMap(({ fence, id, reason }) =>
     fence === null && id !== null ? [{ id, reason: reason! }] : []

@@ -55,7 +55,7 @@ interface Group<E> {
 
 /** `send` stores what it can of the jobs, which have different ids and unique keys, by one statement. */
 export const make = <E>(send: (jobs: ReadonlyArray<Envelope>) => Effect.Effect<Sent, E>): Groups<E> => {
-  let waiting: Array<Call<E>> = []
+  const waiting: Array<Call<E>> = []
   let isUnderWay = false
   let restsUntil = 0
 
@@ -84,39 +84,9 @@ export const make = <E>(send: (jobs: ReadonlyArray<Envelope>) => Effect.Effect<S
   }
 
   const next = () => {
-    if (performance.now() >= restsUntil) return run(take())
-    const all = waiting
-    waiting = []
+    if (performance.now() >= restsUntil) return run(take(waiting))
     isUnderWay = false
-    for (const call of all) goAlone(call)
-  }
-
-  const take = (): Group<E> => {
-    const group: Group<E> = { calls: [], twins: [], present: 0, fiber: undefined }
-    const ids = new Set<string>()
-    const keys = new Set<string>()
-    let bytes = 0
-    let count = 0
-    for (const call of waiting) {
-      bytes += call.job.payload.length
-      if (group.calls.length === MAX_JOBS || (bytes > MAX_BYTES && group.calls.length > 0)) break
-      count++
-      if (call.isGone) continue
-      const key = uniqueKey(call.job)
-      const keyName = key === undefined ? undefined : keyText(key)
-      // Of equal keys the statement takes any.
-      if (ids.has(call.job.id) || (keyName !== undefined && keys.has(keyName))) {
-        group.twins.push(call)
-        continue
-      }
-      ids.add(call.job.id)
-      if (keyName !== undefined) keys.add(keyName)
-      group.calls.push(call)
-      call.group = group
-    }
-    waiting = waiting.slice(count)
-    group.present = group.calls.length
-    return group
+    for (const call of waiting.splice(0)) goAlone(call)
   }
 
   return (job, alone) =>
@@ -127,11 +97,40 @@ export const make = <E>(send: (jobs: ReadonlyArray<Envelope>) => Effect.Effect<S
         waiting.push(call)
         if (!isUnderWay) {
           isUnderWay = true
-          run(take())
+          run(take(waiting))
         }
         return leave(call)
       })
     })
+}
+
+/** Takes the next group off those that wait. */
+const take = <E>(waiting: Array<Call<E>>): Group<E> => {
+  const group: Group<E> = { calls: [], twins: [], present: 0, fiber: undefined }
+  const ids = new Set<string>()
+  const keys = new Set<string>()
+  let bytes = 0
+  let count = 0
+  for (const call of waiting) {
+    bytes += call.job.payload.length
+    if (group.calls.length === MAX_JOBS || (bytes > MAX_BYTES && group.calls.length > 0)) break
+    count++
+    if (call.isGone) continue
+    const key = uniqueKey(call.job)
+    const keyName = key === undefined ? undefined : keyText(key)
+    // Of equal keys the statement takes any.
+    if (ids.has(call.job.id) || (keyName !== undefined && keys.has(keyName))) {
+      group.twins.push(call)
+      continue
+    }
+    ids.add(call.job.id)
+    if (keyName !== undefined) keys.add(keyName)
+    group.calls.push(call)
+    call.group = group
+  }
+  waiting.splice(0, count)
+  group.present = group.calls.length
+  return group
 }
 
 const answer = <E>({ calls, twins }: Group<E>, exit: Exit.Exit<Sent, E>): void => {

@@ -78,7 +78,9 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue, many calls 
     Effect.gen(function*() {
       const jobs = numbered("groups", 2500)
       assert.isTrue((yield* enqueueEach(jobs)).every(Result.isSuccess))
-      assert.strictEqual((yield* exists(...jobs.map(({ id }) => id))).length, 2500)
+      const found = yield* rows(jobs.map(({ id }) => id))
+      assert.strictEqual(found.length, 2500)
+      assert.isAtLeast(new Set(found.map(({ transaction }) => transaction)).size, 3)
       const large = numbered("large", 12, { payload: new Uint8Array(1_000_000) })
       assert.isTrue((yield* enqueueEach(large)).every(Result.isSuccess))
       const stored = yield* rows(large.map(({ id }) => id))
@@ -169,15 +171,20 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue, many calls 
   it.effect("calls in a transaction that is rolled back leave nothing, those beside it stay", () =>
     Effect.gen(function*() {
       const sql = yield* PgClient.PgClient
-      const inside = sql.withTransaction(
-        Effect.andThen(
-          Effect.all(numbered("inside", 5).map((job) => Store.enqueue(job)), { concurrency: "unbounded" }),
-          Effect.fail("no" as const)
-        )
-      )
-      const [beside] = yield* Effect.all([enqueueEach(numbered("beside", 50)), Effect.exit(inside)], {
-        concurrency: "unbounded"
-      })
+      const begun = yield* Deferred.make<void>()
+      const underWay = yield* Deferred.make<void>()
+      const inside = sql.withTransaction(Effect.gen(function*() {
+        yield* Deferred.succeed(begun, undefined)
+        yield* Deferred.await(underWay)
+        yield* Effect.all(numbered("inside", 5).map((job) => Store.enqueue(job)), { concurrency: "unbounded" })
+        return yield* Effect.fail("no" as const)
+      }))
+      const caller = yield* Effect.forkChild(Effect.exit(inside))
+      yield* Deferred.await(begun)
+      const others = yield* Effect.forkChild(enqueueEach(numbered("beside", 50)), { startImmediately: true })
+      yield* Deferred.succeed(underWay, undefined)
+      const beside = yield* Fiber.join(others)
+      yield* Fiber.join(caller)
       assert.isTrue(beside.every(Result.isSuccess))
       assert.deepStrictEqual(yield* exists(...numbered("inside", 5).map(({ id }) => id)), [])
       assert.strictEqual((yield* exists(...numbered("beside", 50).map(({ id }) => id))).length, 50)

@@ -1,0 +1,85 @@
+/**
+ * The children of one isolated task on one worker. With a pool they are kept between jobs, without one each ends with
+ * its attempt; in both cases none outlives the pool's scope.
+ */
+import * as Effect from "effect/Effect"
+import type * as Scope from "effect/Scope"
+import * as Semaphore from "effect/Semaphore"
+import { IsolatedChild } from "./IsolatedChild.ts"
+import type { IsolatedSettings } from "./IsolatedOptions.ts"
+
+export interface IsolatedPool {
+  /** Waits for a free child, and gives it to `use` alone. */
+  readonly withChild: <A, E, R>(
+    use: (child: IsolatedChild) => Effect.Effect<A, E, R>
+  ) => Effect.Effect<A, E, R>
+}
+
+export const make = (kind: string, settings: IsolatedSettings): Effect.Effect<IsolatedPool, never, Scope.Scope> =>
+  Effect.map(
+    Effect.acquireRelease(Effect.sync(() => new Children(kind, settings)), (children) => children.close),
+    (children): IsolatedPool => {
+      const semaphore = settings.pool === undefined ? undefined : Semaphore.makeUnsafe(settings.pool.size)
+      return {
+        withChild: (use) => {
+          const run = Effect.acquireUseRelease(
+            Effect.sync(() => children.take()),
+            use,
+            (child) => Effect.sync(() => children.giveBack(child))
+          )
+          return semaphore === undefined ? run : semaphore.withPermit(run)
+        }
+      }
+    }
+  )
+
+class Children {
+  private isClosed = false
+  private readonly all = new Set<IsolatedChild>()
+  private readonly kind: string
+  private readonly settings: IsolatedSettings
+  private idle: Array<IsolatedChild> = []
+
+  constructor(kind: string, settings: IsolatedSettings) {
+    this.kind = kind
+    this.settings = settings
+    for (let n = 0; n < (settings.pool?.size ?? 0); n++) this.idle.push(this.start())
+  }
+
+  take(): IsolatedChild {
+    return this.idle.pop() ?? this.start()
+  }
+
+  giveBack(child: IsolatedChild): void {
+    const { pool } = this.settings
+    if (pool !== undefined && !this.isClosed && child.isFree && child.served < pool.jobs) this.idle.push(child)
+    else child.retire()
+  }
+
+  /** Every child is told to end, and is gone when this is done. */
+  get close(): Effect.Effect<void> {
+    return Effect.callback<void>((resume) => {
+      this.isClosed = true
+      for (const child of this.all) child.retire()
+      const look = (): void => this.all.size === 0 ? resume(Effect.void) : void setTimeout(look, LOOK_MS)
+      look()
+    })
+  }
+
+  private start(): IsolatedChild {
+    const child = new IsolatedChild(this.kind, this.settings, this.onEnd)
+    // One that could not start has ended before it is known here.
+    if (!child.isEnded) this.all.add(child)
+    return child
+  }
+
+  private readonly onEnd = (child: IsolatedChild): void => {
+    this.all.delete(child)
+    this.idle = this.idle.filter((other) => other !== child)
+    const { pool } = this.settings
+    // The next one is started ahead of its job, unless it would only fail again: then the job shall tell why.
+    if (pool !== undefined && !this.isClosed && child.hasServed && this.all.size < pool.size) this.idle.push(this.start())
+  }
+}
+
+const LOOK_MS = 5
