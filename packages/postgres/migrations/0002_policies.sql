@@ -59,7 +59,8 @@ create table headgate.queue_turn (
   served bigint not null default 0,
   remaining int not null default 0,       -- of the turn of partition_key; 0: the next partition's turn
   queue text collate "C" not null primary key,
-  partition_key text collate "C" not null default ''
+  partition_key text collate "C" not null default '',
+  keys text collate "C"                   -- its groups are looked at in parts: the last one seen
 ) with (fillfactor = 50);
 
 -- One bucket a class and key; without a row it is full. A unit is 1 / window_ms of a token, so that refill is exact:

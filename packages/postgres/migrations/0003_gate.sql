@@ -103,6 +103,33 @@ returns table (lane_id int, partition_key text, keys text, is_cut boolean) langu
   where cut.at is null or f.partition_key <= cut.at
 $$;
 
+-- The groups of one partition, by their keys, behind p_after. Where there are more of them, nothing beyond the nearest cut
+-- is told.
+create function headgate.groups_of(p_lanes int[], p_partition text, p_after text, p_limit int)
+returns table (lane_id int, keys text, is_cut boolean) language sql stable as $$
+  with recursive found as (
+    select l.id as lane_id, first.keys, 1 as place from unnest(p_lanes) l(id)
+    cross join lateral (
+      select j.keys from headgate.job j
+      where j.lane_id = l.id and j.partition_key = p_partition and j.state = 'available'
+        and j.keys >= coalesce(p_after || chr(1), '')
+      order by j.keys limit 1
+    ) first
+    union all
+    select f.lane_id, next.keys, f.place + 1 from found f
+    cross join lateral (
+      select j.keys from headgate.job j
+      where j.lane_id = f.lane_id and j.partition_key = p_partition and j.state = 'available' and j.keys > f.keys
+      order by j.keys limit 1
+    ) next
+    where f.place < p_limit
+  ), cut as (
+    select min(f.keys) as at from found f where f.place = p_limit
+  )
+  select f.lane_id, f.keys, cut.at is not null from found f cross join cut
+  where cut.at is null or f.keys <= cut.at order by f.keys, f.lane_id
+$$;
+
 -- Who counts in a slot of a limit: rows that run, whoever holds them and whether or not their lease has run out.
 create function headgate.holders(p_limit text, p_slot text) returns table (id text, claimed_at_ms bigint)
 language plpgsql stable as $$
@@ -120,11 +147,14 @@ begin
   elsif v_scope = 'key' then
     -- The only key of a lane is found by index; among several it is looked for.
     return query select j.id, j.claimed_at_ms from headgate.lane l
-      join headgate.job j on j.lane_id = l.id and j.state = 'running' and j.keys = p_slot
+      join headgate.job j on j.lane_id = l.id and j.state = 'running' and j.keys = p_slot and j.keys <> ''
       where l.id = any(v_lanes) and cardinality(l.classes) + cardinality(l.limits) = 1;
+    return query select j.id, j.claimed_at_ms from headgate.job j
+      where p_slot = '' and j.lane_id = any(v_lanes) and j.state = 'running' and j.keys = '';
     return query select j.id, j.claimed_at_ms from headgate.lane l
       join headgate.job j on j.lane_id = l.id and j.state = 'running'
         and headgate.key_at(j.keys, cardinality(l.classes) + array_position(l.limits, p_limit)) = p_slot
+        and j.keys <> ''
       where l.id = any(v_lanes) and cardinality(l.classes) + cardinality(l.limits) > 1;
   else
     return query select j.id, j.claimed_at_ms from headgate.job j
@@ -235,8 +265,10 @@ declare
   v_remaining int;
   v_start text;
   v_from text;
-  v_held_turn text;       -- the first turn that a shared policy cut short
+  v_turn_keys text;       -- where its groups were too many to look at: behind which to go on
+  v_held_turn text;       -- the first turn that a shared policy, or the number of its groups, cut short
   v_held_remaining int;
+  v_held_keys text;
   -- Partitions looked at together.
   v_next headgate.waiting;
   v_partitions headgate.waiting[];
@@ -254,6 +286,7 @@ declare
   v_lane_ids int[];
   v_keys text[];
   v_is_split boolean;
+  v_is_cut boolean;
   v_bounds bigint[];
   v_has_classes boolean;
   v_is_shared boolean;    -- a policy that others share was the bound
@@ -279,8 +312,8 @@ begin
   taken := '{}';
   select array(select l.id from headgate.lane l where l.queue = p_queue), array(select r from headgate.rules(p_lanes) r),
       exists (select from headgate.strike s where s.closed_at_ms is not null),
-      coalesce(t.partition_key, ''), coalesce(t.remaining, 0), coalesce(p_quantum, q.quantum)
-    into v_queue_lanes, v_rules, v_has_closed, v_turn, v_remaining, v_base
+      coalesce(t.partition_key, ''), coalesce(t.remaining, 0), t.keys, coalesce(p_quantum, q.quantum)
+    into v_queue_lanes, v_rules, v_has_closed, v_turn, v_remaining, v_turn_keys, v_base
     from (select p_queue as name) n
     left join headgate.queue_turn t on t.queue = n.name left join headgate.queue q on q.name = n.name;
   v_is_counted := v_base is null;
@@ -365,9 +398,12 @@ begin
             from unnest(p_lanes) l(id)
           ) g where g.keys is not null;
       end if;
+      v_is_cut := false;
       if v_is_split then
-        select array_agg(g.lane_id), array_agg(g.keys) into v_lane_ids, v_keys
-          from headgate.groups(p_lanes, v_at, v_at || chr(1), 100) g;
+        select array_agg(g.lane_id), array_agg(g.keys), bool_or(g.is_cut) into v_lane_ids, v_keys, v_is_cut
+          from headgate.groups_of(p_lanes, v_at, case when v_at = v_start then v_turn_keys end,
+            greatest(p_visits - visited, 10)) g;
+        visited := visited + coalesce(cardinality(v_lane_ids), 0);
       end if;
       v_bounds := '{}';
       v_is_shared := false;
@@ -498,10 +534,12 @@ begin
       -- Whose turn it is after this.
       v_turn := v_at;
       v_remaining := case when v_rest = 0 then greatest(v_allowed - v_got, 0) else 0 end;
-      if v_is_shared and v_held_turn is null and v_got < v_allowed then
+      if (v_is_shared or v_is_cut) and v_held_turn is null and v_got < v_allowed then
         v_held_turn := v_at;
         v_held_remaining := v_allowed - v_got;
+        v_held_keys := case when v_is_cut then v_keys[cardinality(v_keys)] end;
       end if;
+      is_round := is_round and not coalesce(v_is_cut, false);
     end loop;
   end loop;
   -- Also behind partitions that were only looked at.
@@ -510,14 +548,18 @@ begin
     v_remaining := 0;
   end if;
   -- A pass that could not see all has to go on behind what it saw.
-  if v_held_turn is not null and (is_round or v_rest = 0) then
+  v_turn_keys := null;
+  if v_held_turn is not null and (is_round or v_rest = 0 or v_held_keys is not null) then
     v_turn := v_held_turn;
     v_remaining := v_held_remaining;
+    v_turn_keys := v_held_keys;
   end if;
   if visited > 0 then
-    insert into headgate.queue_turn as t (queue, partition_key, remaining) values (p_queue, v_turn, v_remaining)
-      on conflict (queue) do update set partition_key = excluded.partition_key, remaining = excluded.remaining
-      where (t.partition_key, t.remaining) <> (excluded.partition_key, excluded.remaining);
+    insert into headgate.queue_turn as t (queue, partition_key, remaining, keys)
+      values (p_queue, v_turn, v_remaining, v_turn_keys)
+      on conflict (queue) do update
+      set partition_key = excluded.partition_key, remaining = excluded.remaining, keys = excluded.keys
+      where (t.partition_key, t.remaining, t.keys) is distinct from (excluded.partition_key, excluded.remaining, excluded.keys);
   end if;
 
   -- Room for newcomers, then the charges: jobs are locked before buckets, as settlements do.

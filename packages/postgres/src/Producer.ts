@@ -12,11 +12,14 @@ import type { JobId } from "@headgate/core/Ids"
 import { type Enqueued, type EnqueueRefusal, Producer } from "@headgate/core/Producer"
 import { Backpressure, Duplicate, IdConflict, Invalid, Quarantined, StoreUnavailable } from "@headgate/core/Refusals"
 import { isTerminal, type State } from "@headgate/core/State"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
 import * as SqlClient from "effect/sql/SqlClient"
 import type * as SqlError from "effect/sql/SqlError"
-import { ambient, foreignTransaction } from "./Ambient.ts"
+import * as Tracer from "effect/Tracer"
+import { ambientOf, foreignTransaction } from "./Ambient.ts"
 import { Announcer } from "./Announcer.ts"
 import * as Bind from "./Bind.ts"
 import { ControlSql, inSchema, isConflict, sqlState, toUnavailable } from "./ControlSql.ts"
@@ -172,18 +175,27 @@ const make = Effect.gen(function*() {
 
   const enqueueInGroup = EnqueueGroups.make<EnqueueRefusal>(send)
 
-  return Producer.of({
-    enqueue: Effect.fn("Producer.enqueue")(function*(batch) {
-      yield* Effect.fromResult(validateEnqueue(batch))
+  const enqueue: Producer["Service"]["enqueue"] = (batch) =>
+    Effect.withFiber(({ context }) => {
+      const valid = validateEnqueue(batch)
+      if (Result.isFailure(valid)) return Effect.fail(valid.failure)
       const unsupported = refuseUnsupported(batch)
-      if (unsupported !== undefined) return yield* unsupported
-      const transaction = yield* ambient(application)
-      if (transaction === "foreign") return yield* foreignTransaction(operation)
+      if (unsupported !== undefined) return Effect.fail(unsupported)
+      const transaction = ambientOf(context, application)
+      if (transaction === "foreign") return Effect.fail(foreignTransaction(operation))
       const [job] = batch
-      return yield* transaction === "none" && batch.length === 1 && job !== undefined
+      return transaction === "none" && batch.length === 1 && job !== undefined
         ? enqueueInGroup(job, (lostSince) => storeAndAnnounce(batch, false, lostSince))
         : storeAndAnnounce(batch, transaction === "own")
     })
+  const traced = Effect.fn("Producer.enqueue")(enqueue)
+
+  return Producer.of({
+    // A span that nobody exports would cost as much as the rest of a call that shares its statement.
+    enqueue: (batch) =>
+      Effect.withFiber(({ context }) =>
+        Context.getOrUndefined(context, Tracer.Tracer) === undefined ? enqueue(batch) : traced(batch)
+      )
   })
 })
 

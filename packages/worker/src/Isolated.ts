@@ -98,8 +98,10 @@ const valueOf = <Kind extends string, P, S, E, Steps extends string>(
       return decoded("result", task.definition.success.decode(answer.bytes)) as Effect.Effect<S>
     case "Failure":
       // SAFETY: decoded with this task's own error schema.
-      return Effect.flatMap(decoded("error", task.definition.error.decode(answer.bytes)), (error) =>
-        Effect.fail(error as E))
+      return Effect.flatMap(
+        decoded("error", task.definition.error.decode(answer.bytes)),
+        (error) => Effect.fail(error as E)
+      )
     case "Unencodable": {
       const { message, path } = answer
       const where = path === undefined ? {} : { path }

@@ -48,7 +48,8 @@ const diagnose = (end: ChildEnd): Pick<IsolatedCrash, "reason" | "message"> => {
     return { reason: "out_of_memory", message: `the child ran out of memory${limit} and ${how}` }
   }
   if (signal === "SIGKILL") {
-    const message = "the child was ended by SIGKILL, not by its worker: the system ran out of memory, or somebody killed it"
+    const message =
+      "the child was ended by SIGKILL, not by its worker: the system ran out of memory, or somebody killed it"
     return { reason: "signal", message }
   }
   return { reason: signal === null ? "exit" : "signal", message: `the child ${how} before it answered` }

@@ -1,7 +1,7 @@
 /** The `Job` service of a job that runs in an isolated child: facts come from the worker, endings go back to it. */
-import { refuseInteger } from "@headgate/core/Millis"
 import type { ActualCost, Job, JobFacts } from "@headgate/core/Job"
 import { type InterruptionReason, MAX_CHARGE } from "@headgate/core/Leases"
+import { refuseInteger } from "@headgate/core/Millis"
 import type { Invalid } from "@headgate/core/Refusals"
 import { traceContext } from "@headgate/core/TraceContext"
 import * as Duration from "effect/Duration"

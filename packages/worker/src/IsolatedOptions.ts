@@ -52,7 +52,9 @@ export const settingsOf = (options: IsolatedOptions): Result.Result<IsolatedSett
   Result.gen(function*() {
     const { memoryLimit, pool } = options
     if (options.command === "") yield* refuse("command", "command names no program")
-    if (process.platform === "win32") yield* refuse("command", "isolated execution needs process groups: Linux or macOS")
+    if (process.platform === "win32") {
+      yield* refuse("command", "isolated execution needs process groups: Linux or macOS")
+    }
     if (memoryLimit !== undefined) {
       yield* whole("memoryLimit", memoryLimit, MIN_MEMORY_BYTES, Number.MAX_SAFE_INTEGER)
       if (process.platform !== "linux") yield* refuse("memoryLimit", "memoryLimit is kept by Linux alone")

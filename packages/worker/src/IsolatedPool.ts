@@ -47,7 +47,9 @@ class Children {
   }
 
   take(): IsolatedChild {
-    return this.idle.pop() ?? this.start()
+    // One may have died a moment ago, and its end be known only in part.
+    const at = this.idle.findIndex((child) => child.isFree)
+    return at === -1 ? this.start() : this.idle.splice(at, 1)[0]!
   }
 
   giveBack(child: IsolatedChild): void {
@@ -78,7 +80,9 @@ class Children {
     this.idle = this.idle.filter((other) => other !== child)
     const { pool } = this.settings
     // The next one is started ahead of its job, unless it would only fail again: then the job shall tell why.
-    if (pool !== undefined && !this.isClosed && child.hasServed && this.all.size < pool.size) this.idle.push(this.start())
+    if (pool !== undefined && !this.isClosed && child.hasServed && this.all.size < pool.size) {
+      this.idle.push(this.start())
+    }
   }
 }
 

@@ -18,7 +18,6 @@ import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import { fstatSync } from "node:fs"
 import { Socket } from "node:net"
-import { ServedJob } from "./IsolatedJob.ts"
 import {
   CHANNEL_FD,
   Frame,
@@ -31,6 +30,7 @@ import {
   readJson,
   readRun
 } from "./IsolatedFrames.ts"
+import { ServedJob } from "./IsolatedJob.ts"
 import { watchLifeline } from "./IsolatedLifeline.ts"
 
 /**
@@ -159,8 +159,10 @@ class Server<S, E, R> {
   }
 
   private report(update: ProgressUpdate) {
-    return Effect.flatMap(Effect.fromResult(validateProgress(update)), (valid) =>
-      Effect.sync(() => this.send(jsonFrame(Frame.progress, valid))))
+    return Effect.flatMap(
+      Effect.fromResult(validateProgress(update)),
+      (valid) => Effect.sync(() => this.send(jsonFrame(Frame.progress, valid)))
+    )
   }
 
   private send(bytes: Buffer): void {

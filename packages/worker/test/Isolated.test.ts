@@ -1,0 +1,309 @@
+import { assert, layer } from "@effect/vitest"
+import { Inspect, Task } from "@headgate/core"
+import { monotonicMs } from "@headgate/core/Heartbeat"
+import { TestDatabase } from "@headgate/testkit"
+import { Effect, Exit, Layer, Option, Result, Schema, Scope } from "effect"
+import { spawn } from "node:child_process"
+import { mkdtempSync, readFileSync, rmSync } from "node:fs"
+import { tmpdir } from "node:os"
+import * as Isolated from "../src/Isolated.ts"
+import { Isolating } from "./fixtures/isolated.ts"
+import * as Workers from "./Workers.ts"
+
+const entry = `${import.meta.dirname}/fixtures/isolated-child.ts`
+const node = { command: process.execPath, args: ["--conditions=headgate-source", entry] }
+const isolated = (options: Partial<Isolated.IsolatedOptions> = {}) =>
+  Isolated.toLayer(Isolating, { ...node, ...options })
+
+const MEBIBYTE = 1_048_576
+
+/** Lines that children write, in a folder of the scope's. */
+const notebook = Effect.gen(function*() {
+  const folder = yield* Effect.acquireRelease(
+    Effect.sync(() => mkdtempSync(`${tmpdir()}/isolated-`)),
+    (folder) => Effect.sync(() => rmSync(folder, { recursive: true, force: true }))
+  )
+  const notes = `${folder}/notes`
+  const lines = (): ReadonlyArray<string> => {
+    try {
+      return readFileSync(notes, "utf8").split("\n").filter((line) => line !== "")
+    } catch {
+      return []
+    }
+  }
+  const pids = () => lines().flatMap((line) => line.startsWith("start ") ? [Number(line.slice(6))] : [])
+  /** Waits for so many processes to tell their ids. */
+  const started = (count: number) =>
+    Effect.as(Workers.untilTrue(() => pids().length >= count, "children to start"), pids)
+  return { notes, lines, started: (count: number) => Effect.map(started(count), (pids) => pids()) }
+})
+
+/** Not counting one that ended and was not asked about yet. */
+const isAlive = (pid: number): boolean => {
+  try {
+    return !/^\d+ \(.*\) Z/s.test(readFileSync(`/proc/${pid}/stat`, "utf8"))
+  } catch {
+    return false
+  }
+}
+
+const gone = (pids: ReadonlyArray<number>, withinMs: number) =>
+  Workers.untilTrue(() => !pids.some(isAlive), `processes ${pids.join(", ")} to be gone`, withinMs)
+
+const answer = (id: string) =>
+  Effect.map(Workers.result(id, Isolating.definition.success), (value) => {
+    // SAFETY: decoded by the task's own schema.
+    return value as typeof Answer.Type
+  })
+const Answer = Schema.Struct({ pid: Schema.Int, env: Schema.Record(Schema.String, Schema.String), text: Schema.String })
+
+/** How the last attempt ended. */
+const lastAttempt = (id: string) => Effect.map(Workers.attempts(id), (attempts) => attempts.at(-1)!)
+
+layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("An isolated handler", (it) => {
+  it.effect("answers by the task's schemas, with its own layer, and sees nothing of the worker's environment", () =>
+    Effect.gen(function*() {
+      yield* Workers.start(isolated({ memoryLimit: 1024 * MEBIBYTE }), { queues: ["i1"] })
+      const id = yield* Isolating.enqueue({ does: "answer", text: "to you \u0000\ud800" }, { queue: "i1" })
+      yield* Workers.settled(id, "completed")
+      const { env, pid, text } = yield* answer(id)
+      assert.deepStrictEqual([env, text], [{}, "hello to you \u0000\ud800"])
+      assert.notStrictEqual(pid, process.pid)
+      yield* gone([pid], 2000)
+    }))
+
+  it.effect("is given the environment that is named, and no other", () =>
+    Effect.gen(function*() {
+      yield* Workers.start(isolated({ env: { GREETING: "hi" } }), { queues: ["i2"] })
+      const id = yield* Isolating.enqueue({ does: "answer" }, { queue: "i2" })
+      yield* Workers.settled(id, "completed")
+      assert.deepStrictEqual((yield* answer(id)).env, { GREETING: "hi" })
+    }))
+
+  it.effect("fails with the task's own error, which consumes an attempt and reaches who awaits the job", () =>
+    Effect.gen(function*() {
+      yield* Workers.start(isolated(), { queues: ["i3"] })
+      const id = yield* Isolating.enqueue({ does: "refuse", text: "not today" }, { queue: "i3" })
+      const error = yield* Effect.flip(Isolating.await(id))
+      assert.deepInclude(error, { _tag: "Refused", why: "not today", on: new Date(0) })
+      assert.deepStrictEqual(yield* Workers.counters(id), { attempt: 1, crashAttempt: 0 })
+    }))
+
+  it.effect("a segfault, an exit, a defect, an endless loop and 2 GiB end one job each, and siblings finish", () =>
+    Effect.gen(function*() {
+      yield* Workers.start(isolated({ memoryLimit: 512 * MEBIBYTE }), { queues: ["i4"], concurrency: 3 })
+      const deed = (does: "segfault" | "exit" | "die" | "allocate" | "spin", timeout?: "5 seconds") =>
+        Isolating.enqueue({ does, text: does }, { queue: "i4", timeout })
+      const bad = yield* Effect.forEach(["segfault", "exit", "die", "allocate"] as const, (does) => deed(does))
+      const spin = yield* deed("spin", "5 seconds")
+      const good = yield* Isolating.enqueueAll([1, 2, 3].map((n) => ({ does: "answer", text: `${n}` } as const)), {
+        queue: "i4"
+      })
+      for (const id of good) yield* Workers.settled(id, "completed")
+      yield* Effect.forEach(bad, (id) => Workers.settled(id, "quarantined"))
+      yield* Workers.settled(spin, "archived")
+      const ends = yield* Effect.forEach([...bad, spin], lastAttempt)
+      assert.deepStrictEqual(ends.map(({ errorTag, outcome }) => [outcome, errorTag]), [
+        ["crashed", "IsolatedCrash"],
+        ["crashed", "IsolatedCrash"],
+        ["crashed", "TypeError"],
+        ["crashed", "IsolatedCrash"],
+        ["timed_out", "TaskTimeout"]
+      ])
+      const messages = ends.map(({ errorText }) => errorText ?? "")
+      assert.match(messages[0]!, /ended by SIGSEGV/)
+      assert.match(messages[1]!, /exited with code 3/)
+      assert.match(messages[2]!, /^TypeError: nothing works\n +at .*isolated-child\.ts/)
+      assert.match(messages[3]!, /ran out of memory \(its limit is 536870912 bytes\)/)
+    }))
+
+  it.effect("the end of what a crashed child printed, and no more, stands in its error", () =>
+    Effect.gen(function*() {
+      yield* Workers.start(isolated({ maxOutput: 100 }), { queues: ["i5"] })
+      const id = yield* Isolating.enqueue({ does: "print" }, { queue: "i5" })
+      yield* Workers.settled(id, "quarantined")
+      const text = (yield* lastAttempt(id)).errorText ?? ""
+      assert.match(text, /stderr: \[cut: \d+ bytes\]e+ last complaint/)
+      assert.match(text, /stdout: \[cut: \d+ bytes\]o+ last words/)
+      assert.isBelow(text.length, 2000)
+    }))
+
+  it.effect("an answer that the worker's schemas do not read is a crash, which says so", () =>
+    Effect.gen(function*() {
+      yield* Workers.start(isolated({ args: [...node.args, "other"] }), { queues: ["i6"] })
+      const id = yield* Isolating.enqueue({ does: "answer" }, { queue: "i6" })
+      yield* Workers.settled(id, "quarantined")
+      const { errorTag, errorText } = yield* lastAttempt(id)
+      assert.strictEqual(errorTag, "UndecodableAnswer")
+      assert.match(errorText ?? "", /the result that the child answered does not fit the task's schema.*\(at pid\)/s)
+    }))
+
+  it.effect("a program that cannot be started, or does not serve, crashes the job and says why", () =>
+    Effect.gen(function*() {
+      const quiet = Task.make("quiet", { payload: Schema.Void, crashLimit: 1 })
+      const handlers = Layer.merge(
+        isolated({ command: "/nowhere/to/be/found" }),
+        Isolated.toLayer(quiet, { command: "/bin/sleep", args: ["1000"], startTimeout: "300 millis" })
+      )
+      yield* Workers.start(handlers, { queues: ["i7"] })
+      const ids = [
+        yield* Isolating.enqueue({ does: "answer" }, { queue: "i7" }),
+        yield* quiet.enqueue(undefined, { queue: "i7" })
+      ]
+      for (const id of ids) yield* Workers.settled(id, "quarantined")
+      const messages = yield* Effect.forEach(
+        ids,
+        (id) => Effect.map(lastAttempt(id), ({ errorText }) => errorText)
+      )
+      assert.match(messages[0] ?? "", /\/nowhere\/to\/be\/found did not start: .*ENOENT/)
+      assert.match(messages[1] ?? "", /did not serve within 300 ms/)
+    }))
+
+  it.effect("chooses how its attempt ends, and reports progress, through the worker", () =>
+    Effect.gen(function*() {
+      const { notes, started } = yield* notebook
+      yield* Workers.start(isolated(), { queues: ["i8"] })
+      const snoozed = yield* Isolating.enqueue({ does: "snooze" }, { queue: "i8" })
+      const working = yield* Isolating.enqueue({ does: "progress", notes }, { queue: "i8" })
+      yield* Workers.settled(snoozed, "scheduled")
+      assert.deepStrictEqual(yield* Workers.counters(snoozed), { attempt: 0, crashAttempt: 0 })
+      yield* started(1)
+      const progress = yield* Workers.eventually(
+        Inspect.use((inspect) => inspect.progress(working)),
+        (progress) => progress !== undefined
+      )
+      assert.deepInclude(progress, { current: 3, total: 7, message: "half" })
+    }))
+})
+
+layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })(
+  "An isolated handler that has to stop",
+  (it) => {
+    it.effect("a cancelled job's handler learns the reason; a deaf one, and what it started, are killed within a second", () =>
+      Effect.gen(function*() {
+        const { lines, notes, started } = yield* notebook
+        yield* Workers.start(isolated(), { queues: ["s1"], lease: "3 seconds" })
+        const ids = yield* Isolating.enqueueAll(
+          (["hang", "spin", "deaf", "fork"] as const).map((does) => ({ does, notes })),
+          { queue: "s1" }
+        )
+        const pids = yield* started(5)
+        for (const id of ids) yield* Workers.cancel(id)
+        const cancelledAt = monotonicMs()
+        // What tells the worker is its heartbeat.
+        yield* Workers.untilTrue(() => lines().includes("interrupted operator_cancel"), "the reason to arrive")
+        yield* gone(pids, 1000)
+        assert.isBelow(monotonicMs() - cancelledAt, 3000)
+        for (const id of ids) assert.strictEqual(yield* Workers.stateOf(id), "cancelled")
+      }))
+
+    it.effect("a lease that is lost while the store is out of reach kills the child within a second", () =>
+      Effect.gen(function*() {
+        const { lines, notes, started } = yield* notebook
+        const { proxy, use } = yield* Workers.throughProxy()
+        yield* use(Workers.start(isolated(), { queues: ["s2"], lease: "2 seconds" }))
+        yield* Isolating.enqueueAll([{ does: "hang", notes }, { does: "spin", notes }], { queue: "s2" })
+        const pids = yield* started(2)
+        yield* proxy.cut
+        const cutAt = monotonicMs()
+        yield* gone(pids, 3500)
+        assert.isBelow(monotonicMs() - cutAt, 3000)
+        assert.include(lines(), "interrupted lease_lost")
+      }))
+
+    it.effect("a drain tells the handler, releases the job uncharged, and leaves no child", () =>
+      Effect.gen(function*() {
+        const { lines, notes, started } = yield* notebook
+        const scope = yield* Scope.make()
+        yield* Scope.provide(
+          Workers.start(isolated({ pool: 2 }), { queues: ["s3"], shutdownGrace: "100 millis" }),
+          scope
+        )
+        const ids = yield* Isolating.enqueueAll([{ does: "hang", notes }, { does: "spin", notes }], { queue: "s3" })
+        const pids = yield* started(2)
+        yield* Scope.close(scope, Exit.void)
+        assert.deepStrictEqual(pids.filter(isAlive), [])
+        assert.include(lines(), "interrupted shutdown")
+        for (const id of ids) {
+          assert.strictEqual(yield* Workers.stateOf(id), "available")
+          assert.deepStrictEqual(yield* Workers.counters(id), { attempt: 0, crashAttempt: 0 })
+        }
+      }))
+
+    it.effect("a worker that is killed leaves no child, not one in an endless loop either", () =>
+      Effect.gen(function*() {
+        const { lines, notes, started } = yield* notebook
+        const { url } = yield* TestDatabase.TestDatabase
+        const worker = spawn(process.execPath, [
+          "--conditions=headgate-source",
+          `${import.meta.dirname}/fixtures/isolated-worker.ts`
+        ], { env: { ...process.env, DATABASE_URL: url }, stdio: ["ignore", "ignore", "inherit"] })
+        yield* Effect.addFinalizer(() => Effect.sync(() => worker.kill("SIGKILL")))
+        yield* Isolating.enqueueAll([{ does: "hang", notes }, { does: "spin", notes }, { does: "fork", notes }])
+        const pids = yield* started(4)
+        assert.isTrue(pids.every(isAlive))
+        worker.kill("SIGKILL")
+        yield* gone(pids, 3000)
+        assert.include(lines(), "interrupted lease_lost")
+      }))
+  }
+)
+
+layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("A pool of children", (it) => {
+  it.effect("serves many jobs with one child, one at a time, and replaces it after a crash", () =>
+    Effect.gen(function*() {
+      yield* Workers.start(isolated({ pool: 1 }), { queues: ["p1"], concurrency: 4 })
+      const batch = () =>
+        Isolating.enqueueAll([1, 2, 3].map((n) => ({ does: "answer", text: `${n}` } as const)), { queue: "p1" })
+      const pidsOf = Effect.fnUntraced(function*(ids: ReadonlyArray<string>) {
+        for (const id of ids) yield* Workers.settled(id, "completed")
+        return new Set(yield* Effect.forEach(ids, (id) => Effect.map(answer(id), ({ pid }) => pid)))
+      })
+      const first = yield* pidsOf(yield* batch())
+      assert.strictEqual(first.size, 1)
+      const refused = yield* Isolating.enqueue({ does: "refuse" }, { queue: "p1" })
+      yield* Workers.settled(refused, "archived")
+      assert.deepStrictEqual(yield* pidsOf(yield* batch()), first)
+      const crashed = yield* Isolating.enqueue({ does: "segfault" }, { queue: "p1" })
+      yield* Workers.settled(crashed, "quarantined")
+      const second = yield* pidsOf(yield* batch())
+      assert.strictEqual(second.size, 1)
+      assert.notDeepEqual(second, first)
+    }))
+
+  it.effect("keeps a child whose job stopped as it was told, and replaces one after so many jobs", () =>
+    Effect.gen(function*() {
+      const { notes, started } = yield* notebook
+      const scope = { queue: "p2" }
+      yield* Workers.start(isolated({ pool: { size: 1, jobs: 2 } }), { queues: ["p2"], lease: "1 second" })
+      const hanging = yield* Isolating.enqueue({ does: "hang", notes }, { ...scope, timeout: "3 seconds" })
+      const [pid] = yield* started(1)
+      yield* Workers.settled(hanging, "archived")
+      const pids: Array<number> = []
+      for (const text of ["1", "2"]) {
+        const id = yield* Isolating.enqueue({ does: "answer", text }, scope)
+        yield* Workers.settled(id, "completed")
+        pids.push((yield* answer(id)).pid)
+      }
+      assert.strictEqual(pids[0], pid)
+      assert.notStrictEqual(pids[1], pid)
+    }))
+
+  it.effect("options out of bounds stop the worker's start", () =>
+    Effect.gen(function*() {
+      const bad: ReadonlyArray<Partial<Isolated.IsolatedOptions>> = [
+        { pool: 0 },
+        { memoryLimit: 1 },
+        { maxOutput: 1e6 },
+        { startTimeout: 0 },
+        { command: "" }
+      ]
+      for (const options of bad) {
+        const built = yield* Effect.result(Effect.scoped(Layer.build(isolated(options))))
+        assert.deepInclude(Option.getOrThrow(Result.getFailure(built)), {
+          _tag: "Invalid",
+          field: Object.keys(options)[0]
+        })
+      }
+    }))
+})
