@@ -27,11 +27,11 @@ const scenario = (name: string, title: string): Pick<Guard, "test" | "title" | "
 export const guards: ReadonlyArray<Guard> = [
   {
     promise: "A claim passes over rows that a rival holds, and re-checks what they became",
-    file: "packages/postgres/migrations/0004_admit.sql",
-    guarded: "limit lane.share\n      for no key update skip locked",
-    without: "limit lane.share",
+    file: "packages/postgres/migrations/0003_gate.sql",
+    guarded: "limit p_limit\n        for no key update skip locked\n      ) less_urgent",
+    without: "limit p_limit\n      ) less_urgent",
     test: "packages/postgres/test/Gate.test.ts",
-    title: "eight workers that ask at once share the jobs and claim none twice"
+    title: "a job that another session holds is passed over, and so is what it had become"
   },
   {
     promise: "A worker is given no version above its own",

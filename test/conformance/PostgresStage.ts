@@ -20,7 +20,7 @@ const stage = Layer.effect(
     const pg = yield* PgClient.PgClient
     const context = yield* Effect.context<SqlClient.SqlClient>()
     const { schema } = yield* TestDatabase.TestDatabase
-    // A hint that is believed for a second of the store's time: for ever, where that stands still.
+    // A hint that is believed for a second of real time, in which a scenario has added jobs that come before it.
     yield* pg`CREATE OR REPLACE FUNCTION ${pg(schema)}.remember_head(p_lane int, p_taken tid[], p_until timestamptz)
       RETURNS void LANGUAGE sql AS 'SELECT'`
     const names = yield* pg<{ name: string }>`SELECT tablename AS name FROM pg_tables

@@ -3,6 +3,7 @@
  * kind, or of each key that jobs name. Slots are counted from the jobs that run, so none is ever lost. A value, applied
  * when a worker starts; what an operator sets later wins until the code changes.
  */
+import * as Schema from "effect/Schema"
 import { refuseName } from "./Kind.ts"
 import { refuseInteger } from "./Millis.ts"
 import { Invalid } from "./Refusals.ts"
@@ -14,7 +15,8 @@ export const MAX_CONCURRENT = 1_000_000
  * What a full slot does with a job that wants in. `queue`: it waits. `discard`: it is archived. `cancel_incoming`: it is
  * cancelled. `cancel_running`: the oldest running one is cancelled, and it runs.
  */
-export type SaturationStrategy = "queue" | "discard" | "cancel_incoming" | "cancel_running"
+export const SaturationStrategy = Schema.Literals(["queue", "discard", "cancel_incoming", "cancel_running"])
+export type SaturationStrategy = typeof SaturationStrategy.Type
 
 /** What has a slot of its own: the queue, each partition of it, the kind, or each key. */
 export type LimitScope = "queue" | "partition" | "kind" | "key"
@@ -81,10 +83,9 @@ export const refuseConcurrencyLimit = (config: ConcurrencyLimitConfig): Invalid 
       ? refuseSubject(config.subject)
       : refuseName(config.scope === "kind" ? "kind" : "queue", config.subject)) ??
     refuseInteger("max", config.max, 0, MAX_CONCURRENT) ??
-    refuseChoice("onSaturated", config.onSaturated, STRATEGIES)
+    refuseChoice("onSaturated", config.onSaturated, SaturationStrategy.literals)
 
 const SCOPES: ReadonlyArray<LimitScope> = ["queue", "partition", "kind", "key"]
-const STRATEGIES: ReadonlyArray<SaturationStrategy> = ["queue", "discard", "cancel_incoming", "cancel_running"]
 
 const refuseChoice = (field: string, value: string, choices: ReadonlyArray<string>): Invalid | undefined =>
   choices.includes(value) ? undefined : new Invalid({ field, message: `${field} must be one of ${choices.join(", ")}` })

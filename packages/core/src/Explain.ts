@@ -6,6 +6,7 @@
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
+import { SaturationStrategy } from "./ConcurrencyLimit.ts"
 import type { JobId } from "./Ids.ts"
 import type { NotFound, StoreUnavailable } from "./Refusals.ts"
 import type { State } from "./State.ts"
@@ -24,8 +25,6 @@ export const BlockedBy = Schema.Literals([
   "version"
 ])
 export type BlockedBy = typeof BlockedBy.Type
-
-const Saturation = Schema.Literals(["queue", "discard", "cancel_incoming", "cancel_running"])
 
 /** A budget that does not reach for the job and what comes before it in its group. */
 export const RateClassDetail = Schema.Struct({
@@ -52,7 +51,7 @@ export const ConcurrencyLimitDetail = Schema.Struct({
   key: Schema.String,
   inUse: Schema.Number,
   max: Schema.Number,
-  strategy: Saturation,
+  strategy: SaturationStrategy,
   holders: Schema.Array(Schema.String)
 })
 

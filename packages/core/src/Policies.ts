@@ -82,6 +82,24 @@ export interface ConcurrencyLimitState extends ConcurrencyLimitConfig {
   readonly slots: ReadonlyArray<{ readonly key: string; readonly running: number }>
 }
 
+/** A partition that has a policy of its own, ready work, or jobs that run. */
+export interface PartitionState {
+  readonly queue: string
+  readonly partitionKey: string
+  /** Its own; undefined: the queue's, or by what each partition has in flight. */
+  readonly quantum: number | undefined
+  readonly paused: boolean
+  /** Ready jobs; with `isAtLeast` (from 1000 on) there may be more. */
+  readonly waiting: number
+  readonly isAtLeast: boolean
+  /** Jobs that run; of the whole queue at most 20,000 are counted. */
+  readonly inFlight: number
+  /** Jobs it may still give in a turn that was cut short, before others have theirs. */
+  readonly deficit: number
+  /** At least 2 jobs in flight, and more than twice the mean of the others that run jobs or are on this page. */
+  readonly noisy: boolean
+}
+
 /** Numbers that hold for the whole store. */
 export interface FleetSettings {
   /** Crashes of jobs with one fingerprint before it is closed: 1 to 1000. Default 3. */
@@ -89,10 +107,14 @@ export interface FleetSettings {
 }
 
 export interface PolicyPage {
-  /** The name after which the page begins. */
+  /** The name (of a partition: the key) after which the page begins. */
   readonly after?: string | undefined
   /** 1 to 200. Default 50. */
   readonly limit?: number | undefined
+}
+
+export interface PartitionPage extends PolicyPage {
+  readonly queue: string
 }
 
 export interface PolicyList<A> {
@@ -136,6 +158,9 @@ export class Policies extends Context.Service<Policies, {
   readonly removePartition: (
     partition: { readonly queue: string; readonly partitionKey: string }
   ) => Effect.Effect<void, UnknownPolicy | StoreUnavailable>
+
+  /** By key. */
+  readonly partitions: (page: PartitionPage) => Effect.Effect<PolicyList<PartitionState>, Invalid | StoreUnavailable>
 
   readonly setSetting: (name: keyof FleetSettings, value: number) => Effect.Effect<void, Invalid | StoreUnavailable>
   readonly settings: Effect.Effect<FleetSettings, StoreUnavailable>

@@ -175,11 +175,18 @@ begin
   if v_given < p_capacity then
     dry := array[p_lane];
   end if;
-  -- Statistics come late: what takes really long needs no second sign.
-  if taken is not null and clock_timestamp() - v_started > p_capacity * interval '10 microseconds'
-      + (case when pg_stat_get_dead_tuples('headgate.job'::regclass) > 10000 then interval '5 ms' else interval '20 ms' end) then
+  if taken is not null and headgate.is_slow(v_started, p_capacity) then
     perform headgate.remember_head(p_lane, taken, v_lane.head_until);
   end if;
+end $$;
+
+-- Statistics come late: what takes really long needs no second sign.
+create function headgate.is_slow(p_started timestamptz, p_capacity int) returns boolean language plpgsql volatile as $$
+declare
+  v_spare interval := clock_timestamp() - p_started - p_capacity * interval '20 microseconds';
+begin
+  return v_spare > interval '20 ms'
+    or v_spare > interval '5 ms' and pg_stat_get_dead_tuples('headgate.job'::regclass) > 10000;
 end $$;
 
 -- The last of these jobs, unless they were of several priorities; a rival that remembers it now knows as much.
@@ -230,10 +237,15 @@ declare
   v_visited int;
   v_is_round boolean;
   v_count int;
+  v_started timestamptz := clock_timestamp();
+  v_head_until timestamptz;
+  v_has_closed boolean;
+  v_is_direct boolean := false;  -- the first round of an only lane without policies takes and claims in one statement
 begin
   select array_agg(l.id), array_agg(l.queue), array_agg(l.suspect),
-      array_agg(distinct l.queue) filter (where l.is_gated)
-    into v_lanes, v_lane_queues, v_suspects, v_gated
+      array_agg(distinct l.queue) filter (where l.is_gated), max(l.head_until),
+      exists (select from headgate.strike s where s.closed_at_ms is not null)
+    into v_lanes, v_lane_queues, v_suspects, v_gated, v_head_until, v_has_closed
     from headgate.open_lanes(p_worker, p_queues, p_kinds, p_versions, v_now) l;
   if v_lanes is null then
     return;
@@ -284,7 +296,13 @@ begin
           end if;
         end if;
       else
-        if v_own_suspects = array[false] then
+        v_is_direct := round = 1 and v_own_suspects = array[false] and v_head_until <= v_started;
+        if v_is_direct then
+          v_taken := null;
+          v_late := null;
+          v_closed := null;
+          v_dry := null;
+        elsif v_own_suspects = array[false] then
           select t.taken, t.late, t.closed, t.dry into v_taken, v_late, v_closed, v_dry
             from headgate.take_one(v_own[1], v_shares[n], v_now) t;
         else
@@ -305,17 +323,25 @@ begin
       if v_late is not null or v_closed is not null or v_ended is not null or v_superseded is not null then
         return query select * from headgate.leave(v_late, v_closed, v_ended, v_superseded, v_now);
       end if;
-      v_count := coalesce(cardinality(v_taken), 0);
-      if v_count > 0 then
+      if v_taken is not null or v_is_direct then
         return query
           update headgate.job j set state = 'running', fence = j.fence + 1, lease_id = p_lease_id,
             lease_expires_at_ms = v_now + p_lease_ms, worker = p_worker, claimed_at_ms = v_now
           -- By their places, which cannot change while the rows are locked.
-          where j.ctid = any(v_taken)
+          where j.ctid = any(case when not v_is_direct then v_taken else array(
+            select t.row from (
+              select h.ctid as row, headgate.is_late(h, v_now) or v_has_closed and exists (select from headgate.strike s
+                where s.fingerprint = h.fingerprint and s.closed_at_ms is not null) as is_leaving
+              from headgate.job h
+              where h.lane_id = v_own[1] and h.partition_key = '' and h.keys = '' and h.state = 'available'
+              order by h.priority desc, h.scheduled_at_ms, h.id limit v_shares[n]
+              for no key update skip locked
+            ) t where not t.is_leaving) end)
           returning j.id, j.fence, j.kind, j.schema_version, j.queue, j.partition_key, j.payload, j.priority,
             j.attempt, j.max_attempts, j.crash_attempt, j.streak, j.enqueued_at_ms, j.scheduled_at_ms,
             j.claimed_at_ms, j.timeout_ms, j.deadline_at_ms, j.retention_ms, j.headers,
             j.has_steps or j.in_progress_step is not null or j.cursor_step is not null, null::text;
+        get diagnostics v_count = row_count;
         v_free := v_free - v_count;
         if cardinality(v_queues) > 1 then
           update headgate.queue_turn t set served = t.served + v_count * 1000000 / coalesce(
@@ -323,6 +349,11 @@ begin
             where t.queue = v_queues[n];
         end if;
       end if;
+      if v_is_direct and headgate.is_slow(v_started, p_capacity) then
+        update headgate.lane l set head_until = v_started + interval '1 second', head_priority = null
+          where l.id = (select o.id from headgate.lane o where o.id = v_own[1] for no key update skip locked);
+      end if;
+      v_is_direct := false;
       exit when v_free <= 0;
       if cardinality(v_dry) > 0 then
         select array_agg(l.id), array_agg(l.queue), array_agg(l.suspect) into v_lanes, v_lane_queues, v_suspects

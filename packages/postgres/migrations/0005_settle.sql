@@ -146,7 +146,8 @@ begin
   ), held as (
     select j.id, j.fence, j.attempt, j.max_attempts, j.crash_attempt, j.crash_limit, j.deadline_at_ms,
       j.scheduled_at_ms, j.claimed_at_ms, j.worker, j.in_progress_step, j.queue, j.kind, j.schema_version, j.checkpoint_version,
-      j.fingerprint, v_has_closed and headgate.is_closed(j.fingerprint) as is_closed, i.lease_id, i.outcome, i.delay_ms, i.reason, i.error_tag, i.error_message, i.error_text, i.error
+      j.fingerprint, v_has_closed and headgate.is_closed(j.fingerprint) as is_closed, i.lease_id, i.outcome,
+      i.delay_ms, i.reason, i.error_tag, i.error_message, i.error_text, i.error
     from item i join headgate.job j on j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence
     where i.outcome <> 'revoke' order by j.id for no key update of j
   ), counted as (

@@ -204,7 +204,8 @@ begin
       where p_is_paused or exists (select from headgate.partition p
         where p.queue = p_name and p.partition_key = p_partition_key);
   elsif p_policy = 'kind' then
-    insert into headgate.kind (name, is_paused) values (p_name, p_is_paused)
+    insert into headgate.kind (name, is_paused) select p_name, p_is_paused
+      where p_is_paused or exists (select from headgate.kind k where k.name = p_name)
       on conflict (name) do update set is_paused = excluded.is_paused;
   elsif p_policy = 'rate_class' then
     perform headgate.lock_edit('class', p_name);

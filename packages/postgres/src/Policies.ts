@@ -8,6 +8,7 @@ import {
   refuseConcurrencyLimit,
   type SaturationStrategy
 } from "@headgate/core/ConcurrencyLimit"
+import { refuseName } from "@headgate/core/Kind"
 import {
   type ConcurrencyLimitChange,
   type ConcurrencyLimitState,
@@ -31,6 +32,7 @@ import * as Layer from "effect/Layer"
 import { Announcer } from "./Announcer.ts"
 import * as Bind from "./Bind.ts"
 import { ControlSql } from "./ControlSql.ts"
+import * as PartitionRows from "./PartitionRows.ts"
 
 const make = Effect.gen(function*() {
   const { statement } = yield* ControlSql
@@ -52,6 +54,7 @@ const make = Effect.gen(function*() {
   const rateClasses = statement<RateClassRow>("Policies.rateClasses", rateClassesSql)
   const limits = statement<LimitRow>("Policies.limits", limitsSql)
   const queues = statement<QueueRow>("Policies.queues", queuesSql)
+  const partitions = statement<PartitionRows.PartitionRow>("Policies.partitions", PartitionRows.listSql)
 
   /** False when there was nothing to write. */
   const edited = Effect.fnUntraced(function*([row]: ReadonlyArray<EditedRow>) {
@@ -159,6 +162,11 @@ const make = Effect.gen(function*() {
     removePartition: Effect.fn("Policies.removePartition")(function*({ partitionKey, queue }) {
       const rows = yield* removePartition([Bind.id(queue), Bind.id(partitionKey)])
       yield* removed("partition", `${queue}/${partitionKey}`, rows)
+    }),
+
+    partitions: Effect.fn("Policies.partitions")(function*(page) {
+      yield* check(refusePage(page) ?? refuseName("queue", page.queue))
+      return PartitionRows.toList(page, yield* partitions(PartitionRows.params(page)))
     }),
 
     setSetting: Effect.fn("Policies.setSetting")(function*(name, value) {

@@ -1,3 +1,4 @@
+import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
 import type { EnvelopeInput } from "@headgate/core/Envelope"
 import { type Pausable, Pauses } from "@headgate/core/Pauses"
@@ -83,6 +84,18 @@ layer(Store.layer, { excludeTestServices: true })("Pauses", (it) => {
       for (const [what, field] of invalid) {
         assert.include(yield* Effect.flip(pauses.pause(what)), { _tag: "Invalid", field })
       }
+    }))
+  it.effect("to resume what nobody paused leaves nothing behind", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      const pauses = yield* Pauses
+      yield* pauses.resume({ queue: "never" })
+      yield* pauses.resume({ queue: "never", partitionKey: "p" })
+      yield* pauses.resume({ kind: "never" })
+      const left = yield* sql`SELECT name FROM headgate.queue WHERE name = 'never'
+        UNION ALL SELECT name FROM headgate.kind WHERE name = 'never'
+        UNION ALL SELECT queue FROM headgate.partition WHERE queue = 'never'`
+      assert.deepStrictEqual(left, [])
     }))
 })
 

@@ -323,6 +323,40 @@ layer(Store.layer, { excludeTestServices: true })("Policies", (it) => {
       assert.strictEqual(yield* admitted("parts"), 1)
     }))
 
+  it.effect("partitions are listed by key, with what waits, what runs, what is left of a turn, and who is noisy", () =>
+    Effect.gen(function*() {
+      const policies = yield* Policies
+      const keys = [...Array.from({ length: 7 }, () => "loud"), "calm", "calm", ""]
+      yield* Store.enqueue(...keys.map((partitionKey, n) => ({ id: `list-${n}`, queue: "list", partitionKey })))
+      yield* policies.setPartition({ queue: "list", partitionKey: "set", quantum: 3 })
+      yield* policies.setPartition({ queue: "list", partitionKey: "calm", paused: true })
+      yield* policies.setQueue({ name: "list", quantum: 6 })
+      assert.strictEqual(yield* admitted("list", 5), 5)
+      const plain = {
+        queue: "list",
+        quantum: undefined,
+        paused: false,
+        isAtLeast: false,
+        inFlight: 0,
+        deficit: 0,
+        noisy: false
+      }
+      const first = yield* policies.partitions({ queue: "list", limit: 3 })
+      assert.deepStrictEqual(first, {
+        items: [
+          { ...plain, partitionKey: "", waiting: 1 },
+          { ...plain, partitionKey: "calm", waiting: 2, paused: true },
+          { ...plain, partitionKey: "loud", waiting: 2, inFlight: 5, deficit: 1, noisy: true }
+        ],
+        next: "loud"
+      })
+      const rest = yield* policies.partitions({ queue: "list", after: "loud" })
+      assert.deepStrictEqual(rest, {
+        items: [{ ...plain, partitionKey: "set", quantum: 3, waiting: 0 }],
+        next: undefined
+      })
+    }))
+
   it.effect("lists come in pages, by name", () =>
     Effect.gen(function*() {
       const policies = yield* Policies

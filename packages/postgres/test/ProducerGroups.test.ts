@@ -1,7 +1,10 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
 import type { EnvelopeInput } from "@headgate/core/Envelope"
-import { Deferred, Effect, Fiber, Result } from "effect"
+import { Wakeups } from "@headgate/core/Wakeups"
+import * as PostgresStore from "@headgate/postgres/PostgresStore"
+import { TestDatabase } from "@headgate/testkit"
+import { Deferred, Effect, Fiber, Layer, Option, Queue, Result, Stream, Tracer } from "effect"
 import * as Store from "./Store.ts"
 
 type Job = Partial<EnvelopeInput> & { readonly id: string }
@@ -55,6 +58,9 @@ const waiting = (sessions: number) =>
         WHERE datname = current_database() AND wait_event_type = 'Lock' GROUP BY 1`,
       { until: (found) => (found[0]?.n ?? 0) === sessions }
     ).pipe(Effect.timeout("5 seconds")))
+
+/** Past the turn of the event loop in which the next group leaves. */
+const aTurn = Effect.promise(() => new Promise((resolve) => setImmediate(() => setImmediate(resolve))))
 
 layer(Store.layer, { excludeTestServices: true })("Producer.enqueue, many calls at once", (it) => {
   it.effect("two hundred calls share a few transactions, and each is given its own answer", () =>
@@ -190,6 +196,25 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue, many calls 
       assert.strictEqual((yield* exists(...numbered("beside", 50).map(({ id }) => id))).length, 50)
     }))
 
+  it.effect("under a tracer each call is a span of its own, and a lone call has its statement in it", () =>
+    Effect.gen(function*() {
+      const spans: Array<Tracer.NativeSpan> = []
+      const tracer = Tracer.make({
+        span: (options) => {
+          const span = new Tracer.NativeSpan(options)
+          spans.push(span)
+          return span
+        }
+      })
+      yield* aTurn
+      yield* Store.enqueue({ id: "traced" }).pipe(Effect.withTracer(tracer))
+      const [call, statement] = spans
+      assert.deepStrictEqual(spans.map(({ name }) => name), ["Producer.enqueue", "postgres"])
+      assert.strictEqual(Option.getOrUndefined(statement!.parent)?.spanId, call!.spanId)
+      yield* enqueueEach(numbered("traced", 10)).pipe(Effect.withTracer(tracer))
+      assert.strictEqual(spans.filter(({ name }) => name === "Producer.enqueue").length, 11)
+    }))
+
   it.effect("a statement that takes long holds back its own callers only", () =>
     Effect.gen(function*() {
       const sql = yield* PgClient.PgClient
@@ -247,9 +272,6 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue in groups, b
       assert.strictEqual(new Set(stored.map(({ transaction }) => transaction)).size, 5)
     }))
 })
-
-/** Past the turn of the event loop in which the next group leaves. */
-const aTurn = Effect.promise(() => new Promise((resolve) => setImmediate(() => setImmediate(resolve))))
 
 const insert = /insert into .*job /is
 
@@ -340,3 +362,31 @@ layer(Store.layerBehindNetwork, { excludeTestServices: true })("Producer.enqueue
       assert.deepStrictEqual(answers(yield* enqueueEach(jobs)), jobs.map(({ id }) => `${id} created`))
     }))
 })
+
+layer(PostgresStore.layer.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices: true })(
+  "Producer.enqueue in groups, heard by workers",
+  (it) => {
+    it.effect("each queue that gets a ready job wakes its workers, one that gets a later job does not", () =>
+      Effect.gen(function*() {
+        const heard = yield* Queue.unbounded<string>()
+        const listen = Effect.fnUntraced(function*(queue: string) {
+          const stream = Wakeups.use((wakeups) => Effect.succeed(wakeups.subscribe([queue])))
+          yield* Effect.forkScoped(Stream.runForEach(Stream.unwrap(stream), () => Queue.offer(heard, queue)))
+          // It begins with one.
+          yield* Effect.timeout(Queue.take(heard), "20 seconds")
+        })
+        yield* listen("later")
+        yield* listen("near")
+        yield* listen("far")
+        yield* enqueueEach([
+          { id: "w0", queue: "other" },
+          { id: "w1", queue: "later", delayMs: 60_000 },
+          { id: "w2", queue: "near" },
+          { id: "w3", queue: "far" },
+          { id: "w4", queue: "far" }
+        ])
+        const woken = [yield* Queue.take(heard), yield* Queue.take(heard)]
+        assert.deepStrictEqual(woken.toSorted(), ["far", "near"])
+      }).pipe(Effect.scoped, Effect.timeout("30 seconds")))
+  }
+)

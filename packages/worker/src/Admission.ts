@@ -140,7 +140,7 @@ export class Admission {
 const tellEnded = (reporter: Reporter, ended: ReadonlyArray<EndedAtGate>): void => {
   const late = ended.filter(({ reason }) => reason === "deadline" || reason === "queue_timeout")
   const jobs = ended.filter((one) => !late.includes(one))
-  if (late.length > 0) reporter.emit({ _tag: "JobsExpired", jobIds: late.map(({ jobId }) => jobId) })
+  if (late.length > 0) reporter.expired(late.map(({ jobId }) => jobId))
   if (jobs.length > 0) reporter.turnedAway(jobs)
 }
 

@@ -1,7 +1,8 @@
 /**
  * The background work every queue needs, done by whichever worker holds the duty's lease: due jobs become available,
- * expired leases are reclaimed, overdue jobs are archived, finished ones evicted, poison is taken out. A loop survives whatever the store
- * answers, and a drain gives the duties up, so that another worker takes them over at once.
+ * expired leases are reclaimed, overdue jobs are archived, finished ones evicted, poison is taken out, and what is held
+ * is noted. A loop survives whatever the store answers, and a drain gives the duties up, so that another worker takes
+ * them over at once.
  */
 import { Duties } from "@headgate/core/Duties"
 import { monotonicMs } from "@headgate/core/Heartbeat"
@@ -74,7 +75,7 @@ const expire = ({ duties, reporter }: HousekeepingParts, leaseMs: number): Duty 
   name: "expire",
   leaseMs,
   sweep: Effect.map(duties.expireDue(SWEEP_LIMIT), (jobIds) => {
-    if (jobIds.length > 0) reporter.emit({ _tag: "JobsExpired", jobIds })
+    if (jobIds.length > 0) reporter.expired(jobIds)
     return jobIds.length >= SWEEP_LIMIT ? 0 : SWEEP_MS
   })
 })
@@ -92,7 +93,7 @@ const evict = ({ duties, reporter }: HousekeepingParts): Duty => ({
   name: "evict",
   leaseMs: 3 * EVICT_MS,
   sweep: Effect.map(duties.evictRetained(SWEEP_LIMIT), (count) => {
-    if (count > 0) reporter.emit({ _tag: "JobsEvicted", count })
+    if (count > 0) reporter.evicted(count)
     return count >= SWEEP_LIMIT ? 0 : EVICT_MS
   })
 })

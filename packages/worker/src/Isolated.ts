@@ -10,7 +10,7 @@
 import { CodecError } from "@headgate/core/Codec"
 import type { StoredError } from "@headgate/core/ErrorText"
 import type { Handler } from "@headgate/core/Handler"
-import { Job, type JobFacts, Progress } from "@headgate/core/Job"
+import { Job, Progress } from "@headgate/core/Job"
 import type { ProgressUpdate } from "@headgate/core/Progress"
 import type { Invalid } from "@headgate/core/Refusals"
 import type { Task } from "@headgate/core/Task"
@@ -46,7 +46,7 @@ const run = Effect.fnUntraced(function*<Kind extends string, P, S, E, Steps exte
 ) {
   const job = yield* Job
   const { payload: bytes, schemaVersion } = yield* task.envelope(payload)
-  const request = runFrame({ facts: sentFacts(job.facts), schemaVersion }, bytes)
+  const request = runFrame({ facts: job.facts, schemaVersion }, bytes)
   const answer = yield* pool.withChild((child) => ask(child, request))
   return yield* valueOf(task, job, answer)
 })
@@ -151,5 +151,3 @@ const chosen = (job: Job["Service"], ending: ChosenEnding): Effect.Effect<never>
       )
   }
 }
-
-const sentFacts = ({ trace: _, ...facts }: JobFacts): Omit<JobFacts, "trace"> => facts

@@ -15,16 +15,24 @@ export const watchLifeline = (fd: number): void => {
   thread.unref()
 }
 
+/** This process and all that it started in its process group, whose leader it is. */
+export const killGroup = (): void => {
+  try {
+    process.kill(-process.pid, "SIGKILL")
+  } catch {
+    // It was started by hand.
+    process.kill(process.pid, "SIGKILL")
+  }
+}
+
 // Text, so that it needs no file of its own beside a bundled program.
 const WATCH = `
   const { Socket } = require("node:net")
   const { fd, graceMs } = require("node:worker_threads").workerData
-  const kill = () => {
-    try { process.kill(-process.pid, "SIGKILL") } catch { process.kill(process.pid, "SIGKILL") }
-  }
+  const killGroup = ${killGroup}
   new Socket({ fd, readable: true, writable: false })
     .on("error", () => {})
-    .on("close", () => setTimeout(kill, graceMs))
+    .on("close", () => setTimeout(killGroup, graceMs))
     .resume()
 `
 const GRACE_MS = 1000

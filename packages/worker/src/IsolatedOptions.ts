@@ -23,9 +23,9 @@ export interface IsolatedOptions {
   /** Also writes what the child prints to the worker's own stdout and stderr. Default false. */
   readonly echo?: boolean | undefined
   /**
-   * Children that are kept, ready, for the next job; also the most there are, and jobs beyond them wait for one inside their
-   * attempt. Each takes one job at a time, and is replaced after a crash and after `jobs` jobs (1,000). Default: a child
-   * for each attempt.
+   * How many children are kept, ready for the next job, from the worker's start on. Each takes one job at a time and is
+   * replaced after a crash and after `jobs` jobs (1,000). It bounds nothing: jobs beyond it get a child for their attempt,
+   * and the worker's `concurrency` is what bounds them all. Default: none are kept.
    */
   readonly pool?: number | { readonly size: number; readonly jobs?: number | undefined } | undefined
   /** How long the child may clean up after it was told to stop, before it is killed. Default 500 ms; keep it below 2 s. */
@@ -42,8 +42,7 @@ export interface IsolatedSettings {
   readonly memoryLimit: number | undefined
   readonly maxOutput: number
   readonly echo: boolean
-  /** Undefined: a child for each attempt. */
-  readonly pool: { readonly size: number; readonly jobs: number } | undefined
+  readonly pool: { readonly size: number; readonly jobs: number }
   readonly killAfterMs: number
   readonly startTimeoutMs: number
 }
@@ -68,9 +67,7 @@ export const settingsOf = (options: IsolatedOptions): Result.Result<IsolatedSett
       memoryLimit,
       maxOutput: yield* whole("maxOutput", options.maxOutput ?? 8192, 0, MAX_OUTPUT_TAIL_BYTES),
       echo: options.echo ?? false,
-      pool: pool === undefined
-        ? undefined
-        : { size: yield* whole("pool", size, 1, MAX_POOL), jobs: yield* whole("pool.jobs", jobs, 1, MAX_JOBS) },
+      pool: { size: yield* whole("pool", size, 0, MAX_POOL), jobs: yield* whole("pool.jobs", jobs, 1, MAX_JOBS) },
       killAfterMs: yield* zeroOrMillis("killAfter", options.killAfter ?? "500 millis"),
       startTimeoutMs: yield* wholeMillis("startTimeout", options.startTimeout ?? "30 seconds")
     }

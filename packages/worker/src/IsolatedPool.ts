@@ -1,15 +1,14 @@
 /**
- * The children of one isolated task on one worker. With a pool they are kept between jobs, without one each ends with
- * its attempt; in both cases none outlives the pool's scope.
+ * The children of one isolated task on one worker. As many as the pool's size are kept between jobs, the others end with
+ * their attempt, and none outlives the pool's scope.
  */
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
-import * as Semaphore from "effect/Semaphore"
 import { IsolatedChild } from "./IsolatedChild.ts"
 import type { IsolatedSettings } from "./IsolatedOptions.ts"
 
 export interface IsolatedPool {
-  /** Waits for a free child, and gives it to `use` alone. */
+  /** Gives a child to `use` alone: one that waits, else a new one. */
   readonly withChild: <A, E, R>(
     use: (child: IsolatedChild) => Effect.Effect<A, E, R>
   ) => Effect.Effect<A, E, R>
@@ -18,19 +17,14 @@ export interface IsolatedPool {
 export const make = (kind: string, settings: IsolatedSettings): Effect.Effect<IsolatedPool, never, Scope.Scope> =>
   Effect.map(
     Effect.acquireRelease(Effect.sync(() => new Children(kind, settings)), (children) => children.close),
-    (children): IsolatedPool => {
-      const semaphore = settings.pool === undefined ? undefined : Semaphore.makeUnsafe(settings.pool.size)
-      return {
-        withChild: (use) => {
-          const run = Effect.acquireUseRelease(
-            Effect.sync(() => children.take()),
-            use,
-            (child) => Effect.sync(() => children.giveBack(child))
-          )
-          return semaphore === undefined ? run : semaphore.withPermit(run)
-        }
-      }
-    }
+    (children): IsolatedPool => ({
+      withChild: (use) =>
+        Effect.acquireUseRelease(
+          Effect.sync(() => children.take()),
+          use,
+          (child) => Effect.sync(() => children.giveBack(child))
+        )
+    })
   )
 
 class Children {
@@ -43,7 +37,7 @@ class Children {
   constructor(kind: string, settings: IsolatedSettings) {
     this.kind = kind
     this.settings = settings
-    for (let n = 0; n < (settings.pool?.size ?? 0); n++) this.idle.push(this.start())
+    for (let n = 0; n < settings.pool.size; n++) this.idle.push(this.start())
   }
 
   take(): IsolatedChild {
@@ -53,8 +47,8 @@ class Children {
   }
 
   giveBack(child: IsolatedChild): void {
-    const { pool } = this.settings
-    if (pool !== undefined && !this.isClosed && child.isFree && child.served < pool.jobs) this.idle.push(child)
+    const { jobs, size } = this.settings.pool
+    if (!this.isClosed && child.isFree && child.served < jobs && this.idle.length < size) this.idle.push(child)
     else child.retire()
   }
 
@@ -78,9 +72,9 @@ class Children {
   private readonly onEnd = (child: IsolatedChild): void => {
     this.all.delete(child)
     this.idle = this.idle.filter((other) => other !== child)
-    const { pool } = this.settings
+    const { size } = this.settings.pool
     // The next one is started ahead of its job, unless it would only fail again: then the job shall tell why.
-    if (pool !== undefined && !this.isClosed && child.hasServed && this.all.size < pool.size) {
+    if (!this.isClosed && child.hasServed && this.all.size < size) {
       this.idle.push(this.start())
     }
   }

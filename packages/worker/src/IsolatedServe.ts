@@ -31,7 +31,7 @@ import {
   readRun
 } from "./IsolatedFrames.ts"
 import { ServedJob } from "./IsolatedJob.ts"
-import { watchLifeline } from "./IsolatedLifeline.ts"
+import { killGroup, watchLifeline } from "./IsolatedLifeline.ts"
 
 /**
  * What the child gives to a handler, beside its layer. Steps, cursors and output write to the store under the attempt's
@@ -62,6 +62,8 @@ export const serve: {
   // A service manager signals the whole control group at once. The worker drains; its children end with the channel.
   for (const signal of ["SIGTERM", "SIGINT", "SIGHUP"] as const) process.on(signal, () => {})
   const hungUp = new Promise<void>((resolve) => channel.once("close", () => resolve()))
+  // What the handler started ends with it: its worker, which would see to that, may be dead.
+  channel.once("close", () => process.once("exit", killGroup))
   const program = Effect.scoped(Effect.gen(function*() {
     const context = yield* Layer.build(layer)
     // SAFETY: `definition` decodes payloads of the handler's own task.

@@ -1,5 +1,6 @@
 /** Counters of the worker, kept by Effect's metric registry. Updated once per batch, never once per job. */
 import type { OutcomeName } from "@headgate/core"
+import type { EndedAtGate } from "@headgate/core/Gate"
 import * as Metric from "effect/Metric"
 
 export const claimedJobs = Metric.counter("headgate_jobs_claimed_total", {
@@ -22,16 +23,37 @@ export const quarantinedJobs = Metric.counter("headgate_jobs_quarantined_total",
   incremental: true
 })
 
+export const turnedAwayJobs = Metric.counter("headgate_jobs_turned_away_total", {
+  description: "Jobs that a call or a sweep of this process ended for a policy, by reason",
+  incremental: true
+})
+
+export const expiredJobs = Metric.counter("headgate_jobs_expired_total", {
+  description: "Jobs that a call or a sweep of this process found past their deadline or their time in the queue",
+  incremental: true
+})
+
+export const evictedJobs = Metric.counter("headgate_jobs_evicted_total", {
+  description: "Ended jobs that a sweep of this process removed after their retention",
+  incremental: true
+})
+
 export const zombieHandlers = Metric.gauge("headgate_zombie_handlers", {
   description: "Handlers that were told to stop and still run"
 })
 
-const byOutcome = new Map<OutcomeName, Metric.Counter<number>>()
-
-export const endedAs = (outcome: OutcomeName): Metric.Counter<number> => {
-  const known = byOutcome.get(outcome)
-  if (known !== undefined) return known
-  const counter = Metric.withAttributes(endedAttempts, { outcome })
-  byOutcome.set(outcome, counter)
-  return counter
+/** One counter a value of the attribute, made when it is first asked for. */
+const by = <Value extends string>(counter: Metric.Counter<number>, attribute: string) => {
+  const known = new Map<Value, Metric.Counter<number>>()
+  return (value: Value): Metric.Counter<number> => {
+    const found = known.get(value)
+    if (found !== undefined) return found
+    const made = Metric.withAttributes(counter, { [attribute]: value })
+    known.set(value, made)
+    return made
+  }
 }
+
+export const endedAs = by<OutcomeName>(endedAttempts, "outcome")
+
+export const turnedAwayFor = by<EndedAtGate["reason"]>(turnedAwayJobs, "reason")

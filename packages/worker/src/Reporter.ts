@@ -1,5 +1,5 @@
 /** Tells what happens to attempts: telemetry events if somebody listens, metrics, and a warning where one is due. */
-import type { InterruptionReason, OutcomeName, State, TerminalReason, WorkerId } from "@headgate/core"
+import type { InterruptionReason, JobId, OutcomeName, State, TerminalReason, WorkerId } from "@headgate/core"
 import type { Event, StuckReason, Telemetry } from "@headgate/core/Events"
 import type { EndedAtGate } from "@headgate/core/Gate"
 import { monotonicMs } from "@headgate/core/Heartbeat"
@@ -79,9 +79,22 @@ export class Reporter {
 
   /** By the sweep or at the gate. */
   turnedAway(jobs: ReadonlyArray<EndedAtGate>): void {
-    const count = jobs.filter((job) => job.reason === "fingerprint").length
-    if (count > 0) Metrics.quarantinedJobs.updateUnsafe(count, this.context)
+    for (const { reason } of jobs) {
+      Metrics.turnedAwayFor(reason).updateUnsafe(1, this.context)
+      if (reason === "fingerprint") Metrics.quarantinedJobs.updateUnsafe(1, this.context)
+    }
     this.emit({ _tag: "JobsTurnedAway", jobs })
+  }
+
+  /** By the sweep or at the gate. */
+  expired(jobIds: ReadonlyArray<JobId>): void {
+    Metrics.expiredJobs.updateUnsafe(jobIds.length, this.context)
+    this.emit({ _tag: "JobsExpired", jobIds })
+  }
+
+  evicted(count: number): void {
+    Metrics.evictedJobs.updateUnsafe(count, this.context)
+    this.emit({ _tag: "JobsEvicted", count })
   }
 
   flush(): void {

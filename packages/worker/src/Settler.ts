@@ -29,7 +29,7 @@ interface SettlerParts {
   readonly inFlight: InFlight
   readonly reporter: Reporter
   readonly outage: Outage
-  /** Leases were given back: there is room, and a limit they held may have opened. */
+  /** Leases were given back: there is room, and a limit they held may have opened. Or a crash is waited for no longer. */
   readonly settled: () => void
   /** A crash of this kind closed its fingerprint. */
   readonly fingerprintClosed: (kind: string) => void
@@ -103,10 +103,12 @@ export class Settler {
     const settlements = batch.map(settlementOf)
     return Effect.flatMap(Effect.exit(this.parts.leases.settle(settlements)), (exit) => {
       // Whatever the answer: an outage, or a row that somebody holds, must not keep the others waiting.
-      if (this.crashes.size > 0) { for (const ended of batch) this.crashes.delete(ended) }
+      const hasWaited = this.awaitsCrash
+      for (const ended of batch) this.crashes.delete(ended)
       if (Exit.isSuccess(exit)) return Effect.sync(() => this.answered(batch, exit.value, tries))
       if (Cause.hasDies(exit.cause)) return this.died(batch, exit.cause)
       this.parts.outage.failed(OPERATION, exit.cause)
+      if (hasWaited) this.parts.settled()
       const kept = this.isClosed ? [] : batch.filter((ended) => this.isWorthRetrying(ended))
       if (kept.length === 0) return Effect.void
       return Effect.andThen(Effect.sleep(backoffMs(tries)), Effect.suspend(() => this.flush(kept, tries + 1)))

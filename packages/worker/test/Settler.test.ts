@@ -1,6 +1,6 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
-import { Control, Job, Leases, Task } from "@headgate/core"
+import { Control, Gate, Job, Leases, StoreUnavailable, Task } from "@headgate/core"
 import { Deferred, Effect, Schema } from "effect"
 import * as Workers from "./Workers.ts"
 
@@ -96,6 +96,34 @@ layer(Workers.layer, { excludeTestServices: true })("Settler", (it) => {
         assert.deepStrictEqual(yield* Workers.counters(id), { attempt: 0, crashAttempt: 0 })
       }
       assert.strictEqual(starts, 5)
+    }))
+
+  it.effect("a crash that the store cannot be told of keeps what was claimed ahead waiting for one try only", () =>
+    Effect.gen(function*() {
+      const task = Task.make("untold", { payload: Schema.Int })
+      const started: Array<number> = []
+      const handler = task.toLayer((n) =>
+        Effect.suspend(() => {
+          started.push(n)
+          return n === 0 ? Effect.die("boom") : Effect.void
+        })
+      )
+      const leases = yield* Leases
+      const gate = yield* Gate
+      const cutOff = new StoreUnavailable({ operation: "any", message: "cut off" })
+      let calls = 0
+      const deaf = Leases.of({
+        ...leases,
+        settle: (batch) => batch.some(({ outcome }) => outcome._tag === "Crashed") ? cutOff : leases.settle(batch)
+      })
+      const shut = Gate.of({ ...gate, admit: (request) => calls++ === 0 ? gate.admit(request) : cutOff })
+      yield* task.enqueueAll([0, 1], { queue: "s7" })
+      const options = { queues: ["s7"], duties: false, concurrency: 1, prefetch: 1 }
+      yield* Workers.start(handler, options).pipe(
+        Effect.provideService(Leases, deaf),
+        Effect.provideService(Gate, shut)
+      )
+      yield* Workers.untilTrue(() => started.length === 2, "the second to start")
     }))
 
   it.effect("a settlement the store cannot take does not hold up those that end with it", () =>
