@@ -220,7 +220,7 @@ export const guards: ReadonlyArray<Guard> = [
   {
     promise: "Calls of the gate decide about one policy one at a time",
     file: "packages/postgres/migrations/0003_gate.sql",
-    guarded: "    perform pg_advisory_xact_lock(k.lock) from unnest(v_locks) k(lock);\n",
+    guarded: "  perform pg_advisory_xact_lock(k.lock) from unnest(v_locks) k(lock);\n",
     without: "",
     test: "test/gate/Exactness.test.ts",
     title:

@@ -39,7 +39,7 @@ export interface AdmitRequest {
   /** At most this many claims. */
   readonly capacity: number
   readonly leaseMs: number
-  /** Fairness quantum of one round; the queue's own setting when undefined. */
+  /** Jobs of one partition in a round; a partition's own setting stands before it, the queue's behind it. */
   readonly quantum: number | undefined
 }
 

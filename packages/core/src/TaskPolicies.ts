@@ -9,7 +9,7 @@ import type { PolicyDefinition } from "./Policies.ts"
 import type { Queue } from "./Queue.ts"
 import type { RateClass } from "./RateClass.ts"
 import { Invalid } from "./Refusals.ts"
-import { MAX_WEIGHT } from "./Weight.ts"
+import { validateWeight } from "./Weight.ts"
 
 export interface TaskPolicies<P> {
   readonly queue?: string | Queue | undefined
@@ -42,13 +42,10 @@ export const ratesOf = <P>(
   each(rates, ({ key, name, weight }, index) => {
     const bucket = keyOf(`rates[${index}].key`, key, payload)
     if (Result.isFailure(bucket)) return Result.fail(bucket.failure)
-    const cost = weight === undefined ? Result.succeed(1) : called(`rates[${index}].weight`, weight, payload)
-    if (Result.isFailure(cost)) return Result.fail(cost.failure)
-    // A free job would pass the gate unmeasured.
-    const refusal = refuseInteger(`rates[${index}].weight`, cost.success, 1, MAX_WEIGHT)
-    return refusal === undefined
-      ? Result.succeed({ class: name, key: bucket.success, weight: cost.success })
-      : Result.fail(refusal)
+    const field = `rates[${index}].weight`
+    const said = weight === undefined ? Result.succeed(1) : called(field, weight, payload)
+    const cost = Result.flatMap(said, (weight) => validateWeight(weight, field))
+    return Result.map(cost, (weight) => ({ class: name, key: bucket.success, weight }))
   })
 
 /** Limits of other scopes find their jobs by themselves. */

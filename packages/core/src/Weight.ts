@@ -9,7 +9,7 @@ export const MAX_WEIGHT = 1_000_000
 export const effectiveWeight = (weight: number): number => weight === 0 ? 1 : weight
 
 /** A weight given on purpose is a whole number in 1..1,000,000: a free job would pass the gate unmeasured. */
-export const validateWeight = (weight: number): Result.Result<number, Invalid> => {
-  const refusal = refuseInteger("weight", weight, 1, MAX_WEIGHT)
+export const validateWeight = (weight: number, field = "weight"): Result.Result<number, Invalid> => {
+  const refusal = refuseInteger(field, weight, 1, MAX_WEIGHT)
   return refusal === undefined ? Result.succeed(weight) : Result.fail(refusal)
 }

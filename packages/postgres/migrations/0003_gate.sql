@@ -26,10 +26,11 @@ create function headgate.is_closed(p_fingerprint text) returns boolean language 
 $$;
 
 -- The first jobs of one group (lane, partition, keys), locked, from its head on: before that place lie jobs that went, and
--- where an old snapshot is held they are a long walk. Without a head, from the start.
+-- where an old snapshot is held they are a long walk. Without a head, from the start. Where nobody expects weights, a job that
+-- has some was enqueued meanwhile.
 create function headgate.take_group(
   p_lane int, p_partition text, p_keys text, p_priority smallint, p_at_ms bigint, p_id text,
-  p_limit bigint, p_has_closed boolean, p_now bigint, out taken tid[], out late text[], out closed text[]
+  p_limit bigint, p_has_weights boolean, p_has_closed boolean, p_now bigint, out taken tid[], out late text[], out closed text[]
 ) language plpgsql volatile as $$
 begin
   select array_agg(t.row) filter (where not t.is_late and not t.is_closed), array_agg(t.id) filter (where t.is_late),
@@ -42,6 +43,7 @@ begin
         from headgate.job j
         where j.lane_id = p_lane and j.partition_key = p_partition and j.keys = p_keys and j.state = 'available'
           and j.priority = p_priority and (j.scheduled_at_ms, j.id) >= (p_at_ms, p_id)
+          and (p_has_weights or j.weights is null)
         order by j.scheduled_at_ms, j.id limit p_limit
         for no key update skip locked
       ) as_urgent
@@ -51,7 +53,7 @@ begin
           where s.fingerprint = j.fingerprint and s.closed_at_ms is not null)
         from headgate.job j
         where j.lane_id = p_lane and j.partition_key = p_partition and j.keys = p_keys and j.state = 'available'
-          and j.priority < coalesce(p_priority, 32768)
+          and j.priority < coalesce(p_priority, 32768) and (p_has_weights or j.weights is null)
         order by j.priority desc, j.scheduled_at_ms, j.id limit p_limit
         for no key update skip locked
       ) less_urgent
@@ -59,20 +61,14 @@ begin
     ) t;
 end $$;
 
--- One call at a time for each policy of these lanes, always in the order of the locks. A policy that was made while they
--- were waited for is locked as well.
-create function headgate.lock_policies(p_lanes int[]) returns void language plpgsql volatile as $$
+-- One call at a time for each policy of these lanes, always in the order of the locks. Answers all that are held now.
+create function headgate.lock_policies(p_lanes int[], p_locked bigint[]) returns bigint[] language plpgsql volatile as $$
 declare
-  v_locked bigint[] := '{}';
-  v_locks bigint[];
+  v_locks bigint[] := array(select distinct k.lock from headgate.lane l cross join unnest(l.locks) k(lock)
+    where l.id = any(p_lanes) and k.lock <> all(p_locked) order by k.lock);
 begin
-  loop
-    v_locks := array(select distinct k.lock from headgate.lane l cross join unnest(l.locks) k(lock)
-      where l.id = any(p_lanes) and k.lock <> all(v_locked) order by k.lock);
-    exit when v_locks = '{}';
-    perform pg_advisory_xact_lock(k.lock) from unnest(v_locks) k(lock);
-    v_locked := v_locked || v_locks;
-  end loop;
+  perform pg_advisory_xact_lock(k.lock) from unnest(v_locks) k(lock);
+  return p_locked || v_locks;
 end $$;
 
 -- The first p_limit pairs of partition and keys that have a ready job in these lanes, from partition p_from on and
@@ -430,10 +426,10 @@ begin
                 from headgate.rate_class r left join headgate.bucket b
                   on b.class = r.name and b.key = v_key where r.name = v_rule.policy);
             elsif v_rule.on_saturated = 'cancel_running' then
-              -- Newcomers may take all of it, but not from one another.
+              -- Newcomers may take the places of all that can be told to go now, but not from one another.
               v_running[v_place] := (select count(*) from headgate.holders(v_rule.policy, v_key));
-              v_rooms[v_place] := v_rule.most - (
-                select count(*) from headgate.holders(v_rule.policy, v_key) h where h.claimed_at_ms >= p_now);
+              v_rooms[v_place] := greatest(v_rule.most - v_running[v_place]
+                + cardinality(headgate.lock_oldest(v_rule.policy, v_key, v_running[v_place]::int, p_now)), 0);
             else
               if v_rule.scope = 'partition' then
                 v_running[v_place] := v_next.held;
@@ -449,7 +445,7 @@ begin
             v_is_shared := v_is_shared or v_rule.scope <> 'partition';
           end if;
           if v_rooms[v_place] < v_rule.unit and v_rule.on_saturated in ('discard', 'cancel_incoming') then
-            ended := ended || headgate.end_waiting(v_lane_ids[m], v_at, v_keys[m], v_rule.on_saturated);
+            ended := ended || headgate.end_waiting(v_lane_ids[m], v_at, v_keys[m], v_rule.on_saturated, p_now);
           end if;
         end loop;
       end loop;
@@ -466,7 +462,7 @@ begin
           order by j.priority desc, j.scheduled_at_ms, j.id limit v_bounds[1]
         ) h where h.weights is not null)) then
         select t.taken as row, t.late, t.closed into v_job from headgate.take_group(v_lane_ids[1], v_at, v_keys[1],
-          v_next.priority, v_next.scheduled_at_ms, v_next.id, v_bounds[1], v_has_closed, p_now) t;
+          v_next.priority, v_next.scheduled_at_ms, v_next.id, v_bounds[1], not v_has_classes, v_has_closed, p_now) t;
         taken := taken || v_job.row;
         late := late || v_job.late;
         closed := closed || v_job.closed;
@@ -565,9 +561,9 @@ begin
   -- Room for newcomers, then the charges: jobs are locked before buckets, as settlements do.
   for place in 1..cardinality(v_names) loop
     v_rule := v_slot_rules[place];
-    if v_rule.on_saturated = 'cancel_running' and v_running[place] + v_full[place] - v_rooms[place] > v_rule.most then
+    if v_rule.on_saturated = 'cancel_running' and v_rooms[place] < v_full[place] then
       superseded := superseded || headgate.supersede_oldest(v_rule.policy, v_slot_keys[place],
-        (v_running[place] + v_full[place] - v_rooms[place] - v_rule.most)::int);
+        (v_full[place] - v_rooms[place])::int, v_rule.most::int, p_now);
     end if;
   end loop;
   for place in 1..cardinality(v_names) loop
@@ -576,9 +572,9 @@ begin
       perform headgate.charge(v_rule.policy, v_slot_keys[place], v_full[place] - v_rooms[place], p_now);
     end if;
   end loop;
-  if taken = '{}' then
-    taken := null;
-  end if;
+  taken := nullif(taken, '{}');
+  ended := nullif(ended, '{}');
+  superseded := nullif(superseded, '{}');
 end $$;
 
 -- An overdraft is paid back by the refill: a weight beyond the burst is admitted by a full bucket.
@@ -592,22 +588,39 @@ begin
       from headgate.rate_class r where r.name = p_class);
 end $$;
 
--- Newest wins: as many of the oldest holders of a slot go as the newcomers need.
-create function headgate.supersede_oldest(p_limit text, p_slot text, p_count int) returns text[] language plpgsql volatile as $$
+-- The oldest holders of a slot that came before this moment, but for those that other transactions are writing.
+create function headgate.lock_oldest(p_limit text, p_slot text, p_count int, p_now bigint) returns text[]
+language plpgsql volatile as $$
 begin
-  return array(select s.job_id from headgate.supersede(array(
-    select h.id from headgate.holders(p_limit, p_slot) h order by h.claimed_at_ms, h.id limit p_count)) s);
+  return array(
+    select j.id from headgate.job j
+    where j.id = any(array(select h.id from headgate.holders(p_limit, p_slot) h where h.claimed_at_ms < p_now
+      order by h.claimed_at_ms, h.id)) and j.state || '' = 'running'
+    order by j.claimed_at_ms, j.id limit p_count
+    for no key update skip locked);
+end $$;
+
+-- Newest wins: as many of the oldest holders of a slot go as so many newcomers need.
+create function headgate.supersede_oldest(p_limit text, p_slot text, p_newcomers int, p_most int, p_now bigint) returns text[]
+language plpgsql volatile as $$
+declare
+  v_excess int := (select count(*) from headgate.holders(p_limit, p_slot)) + p_newcomers - p_most;
+begin
+  return array(select s.job_id from headgate.supersede(
+    headgate.lock_oldest(p_limit, p_slot, greatest(v_excess, 0), p_now)) s);
 end $$;
 
 -- Waiting jobs of a full slot whose limit does not let them wait: a bounded number a call.
-create function headgate.end_waiting(p_lane int, p_partition text, p_keys text, p_how text) returns text[]
+create function headgate.end_waiting(p_lane int, p_partition text, p_keys text, p_how text, p_now bigint) returns text[]
 language plpgsql volatile as $$
 declare
   v_ids text[] := array(
-    select j.id from headgate.job j
-    where j.lane_id = p_lane and j.partition_key = p_partition and j.keys = p_keys and j.state = 'available'
-    order by j.priority desc, j.scheduled_at_ms, j.id limit 100
-    for no key update skip locked);
+    select j.id from (
+      select j.id, j.fingerprint, headgate.is_late(j, p_now) as is_late from headgate.job j
+      where j.lane_id = p_lane and j.partition_key = p_partition and j.keys = p_keys and j.state = 'available'
+      order by j.priority desc, j.scheduled_at_ms, j.id limit 100
+      for no key update skip locked
+    ) j where not j.is_late and not headgate.is_closed(j.fingerprint));
 begin
   if p_how = 'discard' then
     return array(select d.job_id from headgate.discard(v_ids) d);

@@ -163,12 +163,12 @@ begin
     into v_lane from headgate.lane l where l.id = p_lane;
   if v_lane.head_until > v_started then
     select t.taken, t.late, t.closed into taken, late, closed from headgate.take_group(p_lane, '', '',
-      v_lane.head_priority, v_lane.head_at_ms, v_lane.head_id, p_capacity, v_lane.has_closed, p_now) t;
+      v_lane.head_priority, v_lane.head_at_ms, v_lane.head_id, p_capacity, true, v_lane.has_closed, p_now) t;
     v_given := coalesce(cardinality(taken), 0) + coalesce(cardinality(late), 0) + coalesce(cardinality(closed), 0);
   end if;
   if v_given < p_capacity then
     select t.taken, t.late, t.closed into taken, late, closed
-      from headgate.take_group(p_lane, '', '', null, null, null, p_capacity, v_lane.has_closed, p_now) t;
+      from headgate.take_group(p_lane, '', '', null, null, null, p_capacity, true, v_lane.has_closed, p_now) t;
     v_given := coalesce(cardinality(taken), 0) + coalesce(cardinality(late), 0) + coalesce(cardinality(closed), 0);
     v_lane.head_until := v_started + interval '1 second';
   end if;
@@ -240,22 +240,32 @@ declare
   v_started timestamptz := clock_timestamp();
   v_head_until timestamptz;
   v_has_closed boolean;
+  v_is_short boolean := false;   -- the call stops at its budget
+  v_locked bigint[] := '{}';
+  v_locks bigint[];
+  v_is_locked boolean := false;
   v_is_direct boolean := false;  -- the first round of an only lane without policies takes and claims in one statement
 begin
-  select array_agg(l.id), array_agg(l.queue), array_agg(l.suspect),
-      array_agg(distinct l.queue) filter (where l.is_gated), max(l.head_until),
-      exists (select from headgate.strike s where s.closed_at_ms is not null)
-    into v_lanes, v_lane_queues, v_suspects, v_gated, v_head_until, v_has_closed
-    from headgate.open_lanes(p_worker, p_queues, p_kinds, p_versions, v_now) l;
+  -- What is read before a lock was waited for may be out of date after it.
+  loop
+    select array_agg(l.id), array_agg(l.queue), array_agg(l.suspect),
+        array_agg(distinct l.queue) filter (where l.is_gated), max(l.head_until),
+        exists (select from headgate.strike s where s.closed_at_ms is not null)
+      into v_lanes, v_lane_queues, v_suspects, v_gated, v_head_until, v_has_closed
+      from headgate.open_lanes(p_worker, p_queues, p_kinds, p_versions, v_now) l;
+    exit when v_gated is null or v_is_locked;
+    v_locks := headgate.lock_policies(array(select l.id from unnest(v_lanes, v_lane_queues) l(id, queue)
+      where l.queue = any(v_gated)), v_locked);
+    v_is_locked := v_locks = v_locked;
+    v_locked := v_locks;
+    exit when v_is_locked;
+  end loop;
   if v_lanes is null then
     return;
   end if;
   if true = any(v_suspects) and not headgate.may_have_suspect(p_worker) then
     select array_agg(l.id), array_agg(l.queue), array_agg(l.suspect) into v_lanes, v_lane_queues, v_suspects
       from unnest(v_lanes, v_lane_queues, v_suspects) l(id, queue, suspect) where not l.suspect;
-  end if;
-  if v_gated is not null then
-    perform headgate.lock_policies(v_lanes);
   end if;
 
   -- A bounded number of rounds, since each may write.
@@ -267,7 +277,10 @@ begin
     else
       select array_agg(s.queue), array_agg(s.share) into v_queues, v_shares
         from headgate.queue_shares(v_lanes, v_lane_queues, v_free) s;
-      exit when v_queues is null;
+      if v_queues is null then
+        v_lanes := null;
+        exit;
+      end if;
     end if;
 
     for n in 1..cardinality(v_queues) loop
@@ -285,15 +298,11 @@ begin
           from headgate.draw(v_queues[n], v_own, v_own_suspects, v_shares[n], p_quantum, v_visits, v_now) d;
         v_visits := v_visits - v_visited;
         -- All partitions were seen, and gave nothing: they have nothing to give.
-        v_dry := case when v_visited = 0 or v_is_round and v_taken is null and v_late is null and v_closed is null
+        v_dry := case when v_visited = 0 or v_is_round and v_taken is null and v_late is null and v_closed is null and v_ended is null
           then v_own else '{}'::int[] end;
         if v_visits <= 0 then
+          v_is_short := v_is_short or coalesce(cardinality(v_taken), 0) < v_shares[n];
           v_dry := v_own;
-          if cardinality(v_taken) < v_shares[n] or v_taken is null then
-            return query select null::text, null::bigint, null::text, null::int, v_queues[n], null::text, null::bytea,
-              null::smallint, null::int, null::int, null::int, null::int, null::bigint, null::bigint, null::bigint,
-              null::bigint, null::bigint, null::bigint, null::bytea, false, 'more'::text;
-          end if;
         end if;
       else
         v_is_direct := round = 1 and v_own_suspects = array[false] and v_head_until <= v_started;
@@ -306,11 +315,17 @@ begin
           select t.taken, t.late, t.closed, t.dry into v_taken, v_late, v_closed, v_dry
             from headgate.take_one(v_own[1], v_shares[n], v_now) t;
         else
+          v_dry := v_own;
           if true = any(v_own_suspects) then
             select f.lanes, f.suspects into v_own, v_own_suspects from headgate.first_suspect(v_own, v_own_suspects) f;
           end if;
-          select t.taken, t.late, t.closed, t.dry into v_taken, v_late, v_closed, v_dry
-            from headgate.take(v_own, v_own_suspects, v_shares[n], v_now) t;
+          v_taken := null;
+          v_late := null;
+          v_closed := null;
+          if v_own is not null then
+            select t.taken, t.late, t.closed, t.dry into v_taken, v_late, v_closed, v_dry
+              from headgate.take(v_own, v_own_suspects, v_shares[n], v_now) t;
+          end if;
         end if;
         v_ended := null;
         v_superseded := null;
@@ -361,6 +376,11 @@ begin
       end if;
     end loop;
   end loop;
+  if v_free > 0 and (v_is_short or cardinality(v_lanes) > 0) then
+    return query select null::text, null::bigint, null::text, null::int, null::text, null::text, null::bytea,
+      null::smallint, null::int, null::int, null::int, null::int, null::bigint, null::bigint, null::bigint,
+      null::bigint, null::bigint, null::bigint, null::bytea, false, 'more'::text;
+  end if;
 end $$;
 
 -- What the gate met and does not admit.

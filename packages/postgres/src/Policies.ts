@@ -160,7 +160,9 @@ const make = Effect.gen(function*() {
       )
     }),
     removePartition: Effect.fn("Policies.removePartition")(function*({ partitionKey, queue }) {
-      const rows = yield* removePartition([Bind.id(queue), Bind.id(partitionKey)])
+      // A key that no column can hold must not be taken for the empty one.
+      const isNone = refusePartition({ queue, partitionKey }) !== undefined
+      const rows = isNone ? [] : yield* removePartition([Bind.text(queue), Bind.text(partitionKey)])
       yield* removed("partition", `${queue}/${partitionKey}`, rows)
     }),
 

@@ -246,16 +246,20 @@ layer(Store.layer, { excludeTestServices: true })("Policies", (it) => {
       assert.strictEqual(yield* admitted("gone"), 1)
       yield* policies.removeRateClass("gone")
       assert.strictEqual(yield* admitted("gone"), 2)
+      yield* policies.setPartition({ queue: "gone", partitionKey: "", quantum: 2 })
       const refusals = yield* Effect.all([
         Effect.flip(policies.removeLimit("gone")),
         Effect.flip(policies.removeRateClass("gone")),
-        Effect.flip(policies.removePartition({ queue: "gone", partitionKey: "none" }))
+        Effect.flip(policies.removePartition({ queue: "gone", partitionKey: "none" })),
+        Effect.flip(policies.removePartition({ queue: "gone", partitionKey: "\u0000" }))
       ])
       assert.deepStrictEqual(refusals.map(({ _tag, name }) => [_tag, name]), [
         ["UnknownPolicy", "gone"],
         ["UnknownPolicy", "gone"],
-        ["UnknownPolicy", "gone/none"]
+        ["UnknownPolicy", "gone/none"],
+        ["UnknownPolicy", "gone/\u0000"]
       ])
+      assert.deepStrictEqual((yield* policies.partitions({ queue: "gone" })).items.map(({ quantum }) => quantum), [2])
       yield* policies.setRateClass({ name: "gone", limit: 2, windowMs: 1000 })
       assert.strictEqual((yield* classOf("gone"))?.tokens, 2)
     }))

@@ -43,6 +43,8 @@ export class Admission {
   private nextPollAt = 0
   private notBefore = 0
   private faults = 0
+  /** Calls in a row that found nothing, whether or not there was more to see. */
+  private fruitless = 0
   /** A call whose answer was lost: what it claimed is handed back before the next one. */
   private unanswered: readonly [] | readonly [Unanswered] = []
   private readonly request: Omit<AdmitRequest, "leaseId" | "capacity">
@@ -108,7 +110,9 @@ export class Admission {
       outage.succeeded(OPERATION)
       reporter.claimed(claims.length)
       if (ended.length > 0) tellEnded(reporter, ended)
-      if (more || claims.length === capacity) this.isHungry = true
+      const found = claims.length + ended.length
+      this.fruitless = found > 0 ? 0 : this.fruitless + 1
+      this.isHungry ||= claims.length === capacity || (more && this.fruitless < MAX_FRUITLESS)
       this.schedulePoll(claims.length > 0)
       dispatch.accept(claims, sentAt)
     })
@@ -153,3 +157,5 @@ interface Unanswered {
 const OPERATION = "Gate.admit"
 const MAX_PAUSE_MS = 1000
 const MIN_POLL_MS = 10
+/** Where all there is to see is held, looking on at once would be for nothing. */
+const MAX_FRUITLESS = 50

@@ -14,8 +14,8 @@ export interface IsolatedOptions {
   readonly cwd?: string | undefined
   /**
    * Bytes of private writable memory of the child: heaps, buffers, the stacks of its threads. Linux only. Files mapped into
-   * memory and shared memory are not counted, and each process that the child starts has a limit of its own. Node takes
-   * about 100 MB of it before it runs anything. Default: none.
+   * memory and shared memory are not counted, and each process that the child starts has a limit of its own. A child that
+   * serves takes about 120 MB of it before its first job. Default: none.
    */
   readonly memoryLimit?: number | undefined
   /** Bytes kept of the end of stdout, and of stderr, for the error of a crash. Default 8,192, at most 16,000. */

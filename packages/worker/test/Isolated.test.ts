@@ -297,10 +297,15 @@ layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("A pool
     Effect.gen(function*() {
       const { notes, started } = yield* notebook
       const scope = { queue: "p2" }
-      yield* Workers.start(isolated({ pool: { size: 1, jobs: 2 } }), { queues: ["p2"], lease: "1 second" })
+      yield* Workers.start(isolated({ pool: { size: 1, jobs: 2 }, killAfter: "200 millis" }), {
+        queues: ["p2"],
+        lease: "1 second"
+      })
       const hanging = yield* Isolating.enqueue({ does: "hang", notes }, { ...scope, timeout: "3 seconds" })
       const [pid] = yield* started(1)
       yield* Workers.settled(hanging, "archived")
+      // Longer than a child has that does not stop.
+      yield* Effect.sleep(400)
       const pids: Array<number> = []
       for (const text of ["1", "2"]) {
         const id = yield* Isolating.enqueue({ does: "answer", text }, scope)
