@@ -188,8 +188,8 @@ const make = <const Kind extends string, P, S = void, E = never, const Steps ext
     kind,
     definition,
     envelope,
-    enqueue: Effect.fn("Task.enqueue")(function*(payload, enqueueOptions) {
-      yield* Effect.annotateCurrentSpan("kind", kind)
+    // Its producer opens a span: one more for each job would cost more than the rest of the call.
+    enqueue: Effect.fnUntraced(function*(payload, enqueueOptions) {
       const producer = yield* Producer
       const [enqueued] = yield* producer.enqueue([yield* envelope(payload, enqueueOptions)])
       return enqueued!.id
