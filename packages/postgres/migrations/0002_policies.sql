@@ -60,7 +60,8 @@ create table headgate.queue_turn (
   remaining int not null default 0,       -- of the turn of partition_key; 0: the next partition's turn
   queue text collate "C" not null primary key,
   partition_key text collate "C" not null default '',
-  keys text collate "C"                   -- its groups are looked at in parts: the last one seen
+  -- Partitions with more groups than can be looked at: behind which keys to go on.
+  cuts jsonb not null default '{}'
 ) with (fillfactor = 50);
 
 -- One bucket a class and key; without a row it is full. A unit is 1 / window_ms of a token, so that refill is exact:
@@ -135,6 +136,8 @@ end $$;
 create function headgate.flag_lanes() returns trigger language plpgsql as $$
 begin
   perform pg_advisory_xact_lock(hashtextextended('headgate.lanes', 0));
+  -- A call of the gate that is under way counts and charges by what it read.
+  perform pg_advisory_xact_lock(hashtextextended('headgate.policies', 0));
   update headgate.lane l set is_open = f.is_open, is_gated = f.is_gated, locks = f.locks
     from headgate.lane o cross join headgate.lane_flags(o) f
     where l.id = o.id and (l.is_open, l.is_gated, l.locks) <> (f.is_open, f.is_gated, f.locks);

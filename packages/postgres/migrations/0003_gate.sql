@@ -61,14 +61,14 @@ begin
     ) t;
 end $$;
 
--- One call at a time for each policy of these lanes, always in the order of the locks. Answers all that are held now.
-create function headgate.lock_policies(p_lanes int[], p_locked bigint[]) returns bigint[] language plpgsql volatile as $$
+-- One call at a time for each policy of these lanes, always in the order of the locks. The lanes were read under the lock
+-- that holds off changes of policies.
+create function headgate.lock_policies(p_lanes int[]) returns void language plpgsql volatile as $$
 declare
   v_locks bigint[] := array(select distinct k.lock from headgate.lane l cross join unnest(l.locks) k(lock)
-    where l.id = any(p_lanes) and k.lock <> all(p_locked) order by k.lock);
+    where l.id = any(p_lanes) order by k.lock);
 begin
   perform pg_advisory_xact_lock(k.lock) from unnest(v_locks) k(lock);
-  return p_locked || v_locks;
 end $$;
 
 -- The first p_limit pairs of partition and keys that have a ready job in these lanes, from partition p_from on and
@@ -261,10 +261,9 @@ declare
   v_remaining int;
   v_start text;
   v_from text;
-  v_turn_keys text;       -- where its groups were too many to look at: behind which to go on
-  v_held_turn text;       -- the first turn that a shared policy, or the number of its groups, cut short
+  v_cuts jsonb;           -- partitions whose groups were too many to look at: behind which to go on
+  v_held_turn text;       -- the first turn that a shared policy cut short
   v_held_remaining int;
-  v_held_keys text;
   -- Partitions looked at together.
   v_next headgate.waiting;
   v_partitions headgate.waiting[];
@@ -308,8 +307,8 @@ begin
   taken := '{}';
   select array(select l.id from headgate.lane l where l.queue = p_queue), array(select r from headgate.rules(p_lanes) r),
       exists (select from headgate.strike s where s.closed_at_ms is not null),
-      coalesce(t.partition_key, ''), coalesce(t.remaining, 0), t.keys, coalesce(p_quantum, q.quantum)
-    into v_queue_lanes, v_rules, v_has_closed, v_turn, v_remaining, v_turn_keys, v_base
+      coalesce(t.partition_key, ''), coalesce(t.remaining, 0), coalesce(t.cuts, '{}'), coalesce(p_quantum, q.quantum)
+    into v_queue_lanes, v_rules, v_has_closed, v_turn, v_remaining, v_cuts, v_base
     from (select p_queue as name) n
     left join headgate.queue_turn t on t.queue = n.name left join headgate.queue q on q.name = n.name;
   v_is_counted := v_base is null;
@@ -397,9 +396,9 @@ begin
       v_is_cut := false;
       if v_is_split then
         select array_agg(g.lane_id), array_agg(g.keys), bool_or(g.is_cut) into v_lane_ids, v_keys, v_is_cut
-          from headgate.groups_of(p_lanes, v_at, case when v_at = v_start then v_turn_keys end,
-            greatest(p_visits - visited, 10)) g;
+          from headgate.groups_of(p_lanes, v_at, v_cuts ->> v_at, greatest(p_visits - visited, 10)) g;
         visited := visited + coalesce(cardinality(v_lane_ids), 0);
+        v_cuts := case when v_is_cut then v_cuts || jsonb_build_object(v_at, v_keys[cardinality(v_keys)]) else v_cuts - v_at end;
       end if;
       v_bounds := '{}';
       v_is_shared := false;
@@ -483,8 +482,10 @@ begin
                 where s.fingerprint = j.fingerprint and s.closed_at_ms is not null) as is_closed
             from headgate.job j
             where j.lane_id = g.lane_id and j.partition_key = v_at and j.keys = g.keys and j.state = 'available'
-            order by j.priority desc, j.scheduled_at_ms, j.id limit g.bound
+            -- A few more, for those that others hold.
+            order by j.priority desc, j.scheduled_at_ms, j.id limit g.bound + 100 / cardinality(v_lane_ids)
           ) h
+          where g.bound > 0
           order by h.priority desc, h.scheduled_at_ms, h.id
         loop
           exit when v_got >= least(v_allowed, v_rest);
@@ -530,10 +531,9 @@ begin
       -- Whose turn it is after this.
       v_turn := v_at;
       v_remaining := case when v_rest = 0 then greatest(v_allowed - v_got, 0) else 0 end;
-      if (v_is_shared or v_is_cut) and v_held_turn is null and v_got < v_allowed then
+      if v_is_shared and v_held_turn is null and v_got < v_allowed then
         v_held_turn := v_at;
         v_held_remaining := v_allowed - v_got;
-        v_held_keys := case when v_is_cut then v_keys[cardinality(v_keys)] end;
       end if;
       is_round := is_round and not coalesce(v_is_cut, false);
     end loop;
@@ -543,19 +543,17 @@ begin
     v_turn := v_last;
     v_remaining := 0;
   end if;
-  -- A pass that could not see all has to go on behind what it saw.
-  v_turn_keys := null;
-  if v_held_turn is not null and (is_round or v_rest = 0 or v_held_keys is not null) then
+  -- Where the policy was the bound, and not the capacity: others must not wait for what this one waits for.
+  if v_held_turn is not null and is_round and v_rest > 0 then
     v_turn := v_held_turn;
     v_remaining := v_held_remaining;
-    v_turn_keys := v_held_keys;
   end if;
   if visited > 0 then
-    insert into headgate.queue_turn as t (queue, partition_key, remaining, keys)
-      values (p_queue, v_turn, v_remaining, v_turn_keys)
+    insert into headgate.queue_turn as t (queue, partition_key, remaining, cuts)
+      values (p_queue, v_turn, v_remaining, v_cuts)
       on conflict (queue) do update
-      set partition_key = excluded.partition_key, remaining = excluded.remaining, keys = excluded.keys
-      where (t.partition_key, t.remaining, t.keys) is distinct from (excluded.partition_key, excluded.remaining, excluded.keys);
+      set partition_key = excluded.partition_key, remaining = excluded.remaining, cuts = excluded.cuts
+      where (t.partition_key, t.remaining, t.cuts) <> (excluded.partition_key, excluded.remaining, excluded.cuts);
   end if;
 
   -- Room for newcomers, then the charges: jobs are locked before buckets, as settlements do.

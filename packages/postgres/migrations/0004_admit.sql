@@ -240,37 +240,32 @@ declare
   v_started timestamptz := clock_timestamp();
   v_head_until timestamptz;
   v_has_closed boolean;
+  v_writes int := 0;
   v_is_short boolean := false;   -- the call stops at its budget
-  v_locked bigint[] := '{}';
-  v_locks bigint[];
-  v_is_locked boolean := false;
   v_is_direct boolean := false;  -- the first round of an only lane without policies takes and claims in one statement
 begin
-  -- What is read before a lock was waited for may be out of date after it.
-  loop
-    select array_agg(l.id), array_agg(l.queue), array_agg(l.suspect),
-        array_agg(distinct l.queue) filter (where l.is_gated), max(l.head_until),
-        exists (select from headgate.strike s where s.closed_at_ms is not null)
-      into v_lanes, v_lane_queues, v_suspects, v_gated, v_head_until, v_has_closed
-      from headgate.open_lanes(p_worker, p_queues, p_kinds, p_versions, v_now) l;
-    exit when v_gated is null or v_is_locked;
-    v_locks := headgate.lock_policies(array(select l.id from unnest(v_lanes, v_lane_queues) l(id, queue)
-      where l.queue = any(v_gated)), v_locked);
-    v_is_locked := v_locks = v_locked;
-    v_locked := v_locks;
-    exit when v_is_locked;
-  end loop;
+  -- No policy changes while a call is under way.
+  perform pg_advisory_xact_lock_shared(hashtextextended('headgate.policies', 0));
+  select array_agg(l.id), array_agg(l.queue), array_agg(l.suspect),
+      array_agg(distinct l.queue) filter (where l.is_gated), max(l.head_until),
+      exists (select from headgate.strike s where s.closed_at_ms is not null)
+    into v_lanes, v_lane_queues, v_suspects, v_gated, v_head_until, v_has_closed
+    from headgate.open_lanes(p_worker, p_queues, p_kinds, p_versions, v_now) l;
   if v_lanes is null then
     return;
+  end if;
+  if v_gated is not null then
+    perform headgate.lock_policies(array(select l.id from unnest(v_lanes, v_lane_queues) l(id, queue)
+      where l.queue = any(v_gated)));
   end if;
   if true = any(v_suspects) and not headgate.may_have_suspect(p_worker) then
     select array_agg(l.id), array_agg(l.queue), array_agg(l.suspect) into v_lanes, v_lane_queues, v_suspects
       from unnest(v_lanes, v_lane_queues, v_suspects) l(id, queue, suspect) where not l.suspect;
   end if;
 
-  -- A bounded number of rounds, since each may write.
-  for round in 1..20 loop
-    exit when v_free <= 0 or cardinality(v_lanes) = 0 or v_lanes is null;
+  -- A bounded number of rounds that write; each of the others finds a lane at least that has nothing to give.
+  for round in 1..1000 loop
+    exit when v_free <= 0 or cardinality(v_lanes) = 0 or v_lanes is null or v_writes >= 20;
     if v_lane_queues[1] = all(v_lane_queues) then
       v_queues := v_lane_queues[1:1];
       v_shares := array[v_free];
@@ -295,17 +290,20 @@ begin
       if v_queues[n] = any(v_gated) then
         select d.taken, d.late, d.closed, d.ended, d.superseded, d.visited, d.is_round
           into v_taken, v_late, v_closed, v_ended, v_superseded, v_visited, v_is_round
-          from headgate.draw(v_queues[n], v_own, v_own_suspects, v_shares[n], p_quantum, v_visits, v_now) d;
+          from headgate.draw(v_queues[n], v_own, v_own_suspects, v_shares[n], p_quantum,
+            -- One queue full of held partitions must not use up what the others need.
+            least(v_visits, greatest(v_visits / (select count(distinct l.queue)::int
+              from unnest(v_lane_queues) l(queue) where l.queue = any(v_gated)), 20)), v_now) d;
         v_visits := v_visits - v_visited;
         -- All partitions were seen, and gave nothing: they have nothing to give.
         v_dry := case when v_visited = 0 or v_is_round and v_taken is null and v_late is null and v_closed is null and v_ended is null
           then v_own else '{}'::int[] end;
-        if v_visits <= 0 then
+        if v_visits <= 0 or not v_is_round and v_taken is null and v_late is null and v_closed is null and v_ended is null then
           v_is_short := v_is_short or coalesce(cardinality(v_taken), 0) < v_shares[n];
           v_dry := v_own;
         end if;
       else
-        v_is_direct := round = 1 and v_own_suspects = array[false] and v_head_until <= v_started;
+        v_is_direct := round = 1 and v_gated is null and v_own_suspects = array[false] and v_head_until <= v_started;
         if v_is_direct then
           v_taken := null;
           v_late := null;
@@ -337,6 +335,7 @@ begin
       end if;
       if v_late is not null or v_closed is not null or v_ended is not null or v_superseded is not null then
         return query select * from headgate.leave(v_late, v_closed, v_ended, v_superseded, v_now);
+        v_writes := v_writes + 1;
       end if;
       if v_taken is not null or v_is_direct then
         return query
@@ -357,6 +356,7 @@ begin
             j.claimed_at_ms, j.timeout_ms, j.deadline_at_ms, j.retention_ms, j.headers,
             j.has_steps or j.in_progress_step is not null or j.cursor_step is not null, null::text;
         get diagnostics v_count = row_count;
+        v_writes := v_writes + 1;
         v_free := v_free - v_count;
         if cardinality(v_queues) > 1 then
           update headgate.queue_turn t set served = t.served + v_count * 1000000 / coalesce(

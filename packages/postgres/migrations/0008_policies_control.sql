@@ -37,6 +37,7 @@ $$;
 create function headgate.lock_edit(p_policy text, p_name text) returns void language plpgsql volatile as $$
 begin
   perform pg_advisory_xact_lock(hashtextextended('headgate.lanes', 0));
+  perform pg_advisory_xact_lock(hashtextextended('headgate.policies', 0));
   perform pg_advisory_xact_lock(headgate.policy_lock(p_policy, p_name)) where p_policy is not null;
 end $$;
 
