@@ -108,12 +108,22 @@ const refuseRouting = (envelope: Envelope): Invalid | undefined => {
     refuseInteger("priority", envelope.priority, -32_768, 32_767) ??
     refuseInteger("maxAttempts", envelope.maxAttempts, 1, MAX_ATTEMPTS_LIMIT) ??
     refuseInteger("crashLimit", envelope.crashLimit, 1, MAX_ATTEMPTS_LIMIT) ??
-    (stickyWorker === undefined ? undefined : refuseText("stickyWorker", stickyWorker, 1, MAX_ID_BYTES))
+    (stickyWorker === undefined ? undefined : refuseWorker(stickyWorker))
   if (refusal !== undefined || stickyFallbackMs === undefined) return refusal
   return stickyWorker === undefined
     ? new Invalid({ field: "stickyFallbackMs", message: "stickyFallbackMs needs a stickyWorker" })
     : refuseMillis("stickyFallbackMs", stickyFallbackMs, 1)
 }
+
+/** Any other name is that of no worker: the job would wait for ever. */
+const refuseWorker = (stickyWorker: string): Invalid | undefined =>
+  /^[\x21-\x7e]{1,128}$/.test(stickyWorker)
+    ? undefined
+    : refuseText("stickyWorker", stickyWorker, 1, MAX_ID_BYTES) ??
+      new Invalid({
+        field: "stickyWorker",
+        message: "stickyWorker, the id of a worker, is 1 to 128 visible ASCII characters"
+      })
 
 const refuseTimes = (envelope: Envelope): Invalid | undefined => {
   const { deadlineAtMs, deadlineInMs, delayMs, scheduledAtMs } = envelope

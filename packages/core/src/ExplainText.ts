@@ -36,12 +36,13 @@ const reasonOf = (cause: Cause): string | undefined => {
       if (suspectWaits && position === 1) {
         return "It crashed before, and each worker that could take it runs such a job already"
       }
-      return `It is number ${atLeast(position, isAtLeast)} of its group, one of ${
+      return `Others come first: it is number ${atLeast(position, isAtLeast)} of its group, and ${
         atLeast(groups, isGroupsAtLeast)
-      } in its queue`
+      } ${groups === 1 ? "group waits" : "groups wait"} in its queue`
     }
     case "quarantine": {
       const { crashes, fingerprint, limit } = cause.detail
+      if (crashes < limit) return "It was quarantined, and waits for its release, though its content may run again"
       const whose = fingerprint === null ? "It" : `Jobs with its content (fingerprint ${fingerprint})`
       return `${whose} crashed ${crashes} times, and ${limit} is the limit: an operator must release ${
         fingerprint === null ? "it" : "them"

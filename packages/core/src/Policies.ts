@@ -30,7 +30,7 @@ export class UnknownPolicy extends Schema.TaggedError<UnknownPolicy>()("UnknownP
   }
 }
 
-/** The whole class anew; `burst` is the limit where it is left out, and `paused` stays as it is. */
+/** A class that is not there is made. What is left out stays as it is; a new class has the limit as its burst. */
 export interface RateClassChange {
   readonly name: string
   readonly limit: number

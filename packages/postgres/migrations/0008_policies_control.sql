@@ -48,20 +48,23 @@ create function headgate.set_rate_class(
 declare
   v_now bigint := headgate.now_ms();
   v_old headgate.rate_class;
+  v_burst bigint;
 begin
   perform headgate.lock_edit('class', p_name);
   select * into v_old from headgate.rate_class r where r.name = p_name;
+  -- Who lowers a rate does not mean to let more be saved up.
+  v_burst := coalesce(p_burst, v_old.burst, p_rate_limit);
   if v_old.declared = p_declared then
     return null;
   end if;
   insert into headgate.rate_class as r (name, rate_limit, window_ms, burst, is_paused, declared)
-    values (p_name, p_rate_limit, p_window_ms, p_burst,
+    values (p_name, p_rate_limit, p_window_ms, v_burst,
       headgate.paused_after(v_old.is_paused, v_old.declared, p_is_paused, p_declared), p_declared)
-    on conflict (name) do update set rate_limit = p_rate_limit, window_ms = p_window_ms, burst = p_burst,
+    on conflict (name) do update set rate_limit = p_rate_limit, window_ms = p_window_ms, burst = v_burst,
       is_paused = excluded.is_paused, declared = coalesce(p_declared, r.declared);
-  if (v_old.rate_limit, v_old.window_ms, v_old.burst) <> (p_rate_limit, p_window_ms, p_burst) then
+  if (v_old.rate_limit, v_old.window_ms, v_old.burst) <> (p_rate_limit, p_window_ms, v_burst) then
     -- A settlement that corrects a charge holds no lock of the gate: each row is read again under its own.
-    update headgate.bucket b set at_ms = greatest(b.at_ms, v_now), units = least(p_burst * p_window_ms,
+    update headgate.bucket b set at_ms = greatest(b.at_ms, v_now), units = least(v_burst * p_window_ms,
         div(headgate.refilled(b.units, b.at_ms, v_now, v_old.rate_limit, v_old.window_ms, v_old.burst)::numeric
           * p_window_ms, v_old.window_ms)::bigint)
       where b.class = p_name;

@@ -199,7 +199,7 @@ const rateClassParams = ({ burst, limit, name, paused, windowMs }: RateClassChan
   Bind.text(name),
   Bind.bigint(limit),
   Bind.bigint(windowMs),
-  Bind.bigint(burst ?? limit),
+  Bind.bigint(burst ?? null),
   Bind.bool(paused ?? null)
 ]
 

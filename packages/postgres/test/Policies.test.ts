@@ -75,7 +75,7 @@ layer(Store.layer, { excludeTestServices: true })("Policies", (it) => {
       yield* policies.setRateClass({ name: "shop", limit: 3, windowMs: 1000 })
       yield* policies.setQueue({ name: "shop", weight: 9 })
       assert.deepStrictEqual(yield* policies.apply([shop(), Queue.make("shop", { weight: 2, quantum: 5 })]), [])
-      assert.deepInclude(yield* classOf("shop"), { limit: 3, burst: 3 })
+      assert.deepInclude(yield* classOf("shop"), { limit: 3, burst: 10 })
       assert.deepInclude(yield* queueOf("shop"), { weight: 9, quantum: 5 })
       assert.deepStrictEqual(yield* policies.apply([shop({ limit: 11 }), Queue.make("shop", { weight: 3 })]), [
         "shop",

@@ -59,7 +59,7 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue with policie
         { id: "m2", rates },
         { id: "m3", kind: "wave", schemaVersion: 2, queue: "other" },
         { id: "m4", rates, partitionKey: "p" },
-        { id: "m5", stickyWorker: "w 1" },
+        { id: "m5", stickyWorker: "w1" },
         { id: "m6" }
       )
       const plain = { queue: "default", kind: "greet", version: 1, worker: "", classes: [], limits: [] }
@@ -67,7 +67,7 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue with policie
       assert.deepInclude(yield* laneOf("m2"), { ...plain, classes: ["a"], is_partitioned: false })
       assert.deepInclude(yield* laneOf("m3"), { ...plain, queue: "other", kind: "wave", version: 2 })
       assert.deepInclude(yield* laneOf("m4"), { ...plain, classes: ["a"], is_partitioned: true })
-      assert.deepInclude(yield* laneOf("m5"), { ...plain, worker: "w 1" })
+      assert.deepInclude(yield* laneOf("m5"), { ...plain, worker: "w1" })
       assert.deepStrictEqual(yield* Store.columns("m3", "queue", "kind", "schema_version"), ["other", "wave", 2])
     }))
 
