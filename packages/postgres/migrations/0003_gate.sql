@@ -200,6 +200,11 @@ create type headgate.waiting as (
   held bigint           -- jobs in flight
 );
 
+-- Greater than any key there can be.
+create function headgate.behind_all() returns text language sql immutable parallel safe as $$
+  select repeat(chr(1114111), 65)
+$$;
+
 -- The first p_limit partitions that have a ready job in these lanes, from p_from on and before p_until.
 create function headgate.waiting_partitions(
   p_queue text, p_lanes int[], p_queue_lanes int[], p_from text, p_until text, p_limit int, p_is_counted boolean, p_has_keys boolean
@@ -208,18 +213,18 @@ create function headgate.waiting_partitions(
     select n.*, 1 as place from (
       select f.* from unnest(p_lanes) l(id) cross join lateral (
         select j.partition_key, j.keys, j.priority, j.scheduled_at_ms, j.id from headgate.job j
-        where j.lane_id = l.id and j.state = 'available' and j.partition_key >= p_from
+        where j.lane_id = l.id and j.state = 'available' and j.partition_key >= p_from and j.partition_key < p_until
         order by j.partition_key, j.keys, j.priority desc, j.scheduled_at_ms, j.id limit 1
       ) f order by f.partition_key limit 1
-    ) n where p_until is null or n.partition_key < p_until
+    ) n
     union all
     select n.*, p.place + 1 from found p cross join lateral (
       select f.* from unnest(p_lanes) l(id) cross join lateral (
         select j.partition_key, j.keys, j.priority, j.scheduled_at_ms, j.id from headgate.job j
-        where j.lane_id = l.id and j.state = 'available' and j.partition_key > p.partition_key
+        where j.lane_id = l.id and j.state = 'available' and j.partition_key > p.partition_key and j.partition_key < p_until
         order by j.partition_key, j.keys, j.priority desc, j.scheduled_at_ms, j.id limit 1
       ) f order by f.partition_key limit 1
-    ) n where p.place < p_limit and (p_until is null or n.partition_key < p_until)
+    ) n where p.place < p_limit
   )
   select f.partition_key, f.keys, f.priority, f.scheduled_at_ms, f.id,
     p_has_keys and f.keys <> (select j.keys from headgate.job j
@@ -270,7 +275,7 @@ declare
   v_wanted int;
   v_look int;
   v_seen int;
-  v_until text;
+  v_until text := headgate.behind_all();
   v_last text;
   v_peers bigint;
   v_total bigint;
@@ -348,7 +353,7 @@ begin
       end loop;
       visited := visited + v_seen;
       if v_seen < v_look then
-        is_round := v_until is not null;
+        is_round := v_until = v_start;
         v_from := '';
         v_until := v_start;
       else

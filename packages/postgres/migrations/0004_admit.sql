@@ -1,5 +1,6 @@
 -- The gate. admit() answers "what may this worker run now?" in one call:
---   open_lanes     which lanes this worker can take from now (queue, kind, version, switches);
+--   open_lanes     which lanes this worker can take from now (queue, kind, version, switches). An only lane without
+--                  policies is taken from and claimed in one statement; everything else goes in rounds:
 --   queue_shares   how much of the free capacity each queue gets, where several have work;
 --   take, or draw  the jobs themselves, locked, passing over what rivals hold: from the heads of a queue's lanes where
 --                  no policy applies, by draw() where one does;
@@ -217,13 +218,63 @@ create function headgate.admit(
   p_quantum int default null
 ) returns setof headgate.admission language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
-  v_now bigint := headgate.now_ms();
+  v_open record;
+  v_left int := p_capacity;
+begin
+  -- No policy changes while a call is under way.
+  perform pg_advisory_xact_lock_shared(hashtextextended('headgate.policies', 0));
+  select array_agg(l.id) as lanes, array_agg(l.queue) as queues, array_agg(l.suspect) as suspects,
+      array_agg(distinct l.queue) filter (where l.is_gated) as gated,
+      count(*) = 1 and not bool_or(l.is_gated or l.suspect or l.head_until > clock_timestamp()) as is_plain,
+      exists (select from headgate.strike s where s.closed_at_ms is not null) as has_closed,
+      headgate.now_ms() as now, clock_timestamp() as started
+    into v_open from headgate.open_lanes(p_worker, p_queues, p_kinds, p_versions, headgate.now_ms()) l;
+
+  -- The common case in one statement: the jobs at the head of an only lane without policies.
+  if v_open.is_plain then
+    return query
+      update headgate.job j set state = 'running', fence = j.fence + 1, lease_id = p_lease_id,
+        lease_expires_at_ms = v_open.now + p_lease_ms, worker = p_worker, claimed_at_ms = v_open.now
+      -- By their places, which cannot change while the rows are locked.
+      where j.ctid = any(array(
+        select t.row from (
+          select h.ctid as row, headgate.is_late(h, v_open.now) or v_open.has_closed and exists (select from headgate.strike s
+            where s.fingerprint = h.fingerprint and s.closed_at_ms is not null) as is_leaving
+          from headgate.job h
+          where h.lane_id = v_open.lanes[1] and h.partition_key = '' and h.keys = '' and h.state = 'available'
+          order by h.priority desc, h.scheduled_at_ms, h.id limit p_capacity
+          for no key update skip locked
+        ) t where not t.is_leaving))
+      returning j.id, j.fence, j.kind, j.schema_version, j.queue, j.partition_key, j.payload, j.priority,
+        j.attempt, j.max_attempts, j.crash_attempt, j.streak, j.enqueued_at_ms, j.scheduled_at_ms,
+        j.claimed_at_ms, j.timeout_ms, j.deadline_at_ms, j.retention_ms, j.headers,
+        j.has_steps or j.in_progress_step is not null or j.cursor_step is not null, null::text;
+    get diagnostics v_left = row_count;
+    v_left := p_capacity - v_left;
+    if headgate.is_slow(v_open.started, p_capacity) then
+      update headgate.lane l set head_until = v_open.started + interval '1 second', head_priority = null
+        where l.id = (select o.id from headgate.lane o where o.id = v_open.lanes[1] for no key update skip locked);
+    end if;
+  end if;
+  if v_left > 0 and v_open.lanes is not null then
+    return query select * from headgate.admit_in_rounds(p_worker, p_lease_id, v_open.lanes, v_open.queues, v_open.suspects,
+      v_open.gated, v_left, p_lease_ms, p_quantum, v_open.now);
+  end if;
+end $$;
+
+-- The rest: lanes of several kinds or queues, policies, and what the one statement of admit() left.
+create function headgate.admit_in_rounds(
+  p_worker text, p_lease_id uuid, p_lanes int[], p_lane_queues text[], p_suspects boolean[], p_gated text[],
+  p_capacity int, p_lease_ms bigint, p_quantum int, p_now bigint
+) returns setof headgate.admission language plpgsql volatile as $$
+declare
   v_free int := p_capacity;
   v_visits int := 600;    -- partitions looked at under policies, in the whole call
-  v_lanes int[];
-  v_lane_queues text[];
-  v_suspects boolean[];
-  v_gated text[];         -- the queues where a policy applies
+  v_writes int := 0;
+  v_is_short boolean := false;   -- the call stops at its budget
+  v_lanes int[] := p_lanes;
+  v_lane_queues text[] := p_lane_queues;
+  v_suspects boolean[] := p_suspects;
   v_queues text[];
   v_shares int[];
   v_own int[];
@@ -237,26 +288,10 @@ declare
   v_visited int;
   v_is_round boolean;
   v_count int;
-  v_started timestamptz := clock_timestamp();
-  v_head_until timestamptz;
-  v_has_closed boolean;
-  v_writes int := 0;
-  v_is_short boolean := false;   -- the call stops at its budget
-  v_is_direct boolean := false;  -- the first round of an only lane without policies takes and claims in one statement
 begin
-  -- No policy changes while a call is under way.
-  perform pg_advisory_xact_lock_shared(hashtextextended('headgate.policies', 0));
-  select array_agg(l.id), array_agg(l.queue), array_agg(l.suspect),
-      array_agg(distinct l.queue) filter (where l.is_gated), max(l.head_until),
-      exists (select from headgate.strike s where s.closed_at_ms is not null)
-    into v_lanes, v_lane_queues, v_suspects, v_gated, v_head_until, v_has_closed
-    from headgate.open_lanes(p_worker, p_queues, p_kinds, p_versions, v_now) l;
-  if v_lanes is null then
-    return;
-  end if;
-  if v_gated is not null then
+  if p_gated is not null then
     perform headgate.lock_policies(array(select l.id from unnest(v_lanes, v_lane_queues) l(id, queue)
-      where l.queue = any(v_gated)));
+      where l.queue = any(p_gated)));
   end if;
   if true = any(v_suspects) and not headgate.may_have_suspect(p_worker) then
     select array_agg(l.id), array_agg(l.queue), array_agg(l.suspect) into v_lanes, v_lane_queues, v_suspects
@@ -287,13 +322,13 @@ begin
         select array_agg(l.id), array_agg(l.suspect) into v_own, v_own_suspects
           from unnest(v_lanes, v_lane_queues, v_suspects) l(id, queue, suspect) where l.queue = v_queues[n];
       end if;
-      if v_queues[n] = any(v_gated) then
+      if v_queues[n] = any(p_gated) then
         select d.taken, d.late, d.closed, d.ended, d.superseded, d.visited, d.is_round
           into v_taken, v_late, v_closed, v_ended, v_superseded, v_visited, v_is_round
           from headgate.draw(v_queues[n], v_own, v_own_suspects, v_shares[n], p_quantum,
             -- One queue full of held partitions must not use up what the others need.
             least(v_visits, greatest(v_visits / (select count(distinct l.queue)::int
-              from unnest(v_lane_queues) l(queue) where l.queue = any(v_gated)), 20)), v_now) d;
+              from unnest(v_lane_queues) l(queue) where l.queue = any(p_gated)), 20)), p_now) d;
         v_visits := v_visits - v_visited;
         -- All partitions were seen, and gave nothing: they have nothing to give.
         v_dry := case when v_visited = 0 or v_is_round and v_taken is null and v_late is null and v_closed is null and v_ended is null
@@ -303,15 +338,9 @@ begin
           v_dry := v_own;
         end if;
       else
-        v_is_direct := round = 1 and v_gated is null and v_own_suspects = array[false] and v_head_until <= v_started;
-        if v_is_direct then
-          v_taken := null;
-          v_late := null;
-          v_closed := null;
-          v_dry := null;
-        elsif v_own_suspects = array[false] then
+        if v_own_suspects = array[false] then
           select t.taken, t.late, t.closed, t.dry into v_taken, v_late, v_closed, v_dry
-            from headgate.take_one(v_own[1], v_shares[n], v_now) t;
+            from headgate.take_one(v_own[1], v_shares[n], p_now) t;
         else
           v_dry := v_own;
           if true = any(v_own_suspects) then
@@ -322,7 +351,7 @@ begin
           v_closed := null;
           if v_own is not null then
             select t.taken, t.late, t.closed, t.dry into v_taken, v_late, v_closed, v_dry
-              from headgate.take(v_own, v_own_suspects, v_shares[n], v_now) t;
+              from headgate.take(v_own, v_own_suspects, v_shares[n], p_now) t;
           end if;
         end if;
         v_ended := null;
@@ -334,23 +363,15 @@ begin
         v_dry := v_dry || array(select l.id from unnest(v_lanes, v_suspects) l(id, suspect) where l.suspect);
       end if;
       if v_late is not null or v_closed is not null or v_ended is not null or v_superseded is not null then
-        return query select * from headgate.leave(v_late, v_closed, v_ended, v_superseded, v_now);
+        return query select * from headgate.leave(v_late, v_closed, v_ended, v_superseded, p_now);
         v_writes := v_writes + 1;
       end if;
-      if v_taken is not null or v_is_direct then
+      if v_taken is not null then
         return query
           update headgate.job j set state = 'running', fence = j.fence + 1, lease_id = p_lease_id,
-            lease_expires_at_ms = v_now + p_lease_ms, worker = p_worker, claimed_at_ms = v_now
+            lease_expires_at_ms = p_now + p_lease_ms, worker = p_worker, claimed_at_ms = p_now
           -- By their places, which cannot change while the rows are locked.
-          where j.ctid = any(case when not v_is_direct then v_taken else array(
-            select t.row from (
-              select h.ctid as row, headgate.is_late(h, v_now) or v_has_closed and exists (select from headgate.strike s
-                where s.fingerprint = h.fingerprint and s.closed_at_ms is not null) as is_leaving
-              from headgate.job h
-              where h.lane_id = v_own[1] and h.partition_key = '' and h.keys = '' and h.state = 'available'
-              order by h.priority desc, h.scheduled_at_ms, h.id limit v_shares[n]
-              for no key update skip locked
-            ) t where not t.is_leaving) end)
+          where j.ctid = any(v_taken)
           returning j.id, j.fence, j.kind, j.schema_version, j.queue, j.partition_key, j.payload, j.priority,
             j.attempt, j.max_attempts, j.crash_attempt, j.streak, j.enqueued_at_ms, j.scheduled_at_ms,
             j.claimed_at_ms, j.timeout_ms, j.deadline_at_ms, j.retention_ms, j.headers,
@@ -364,11 +385,6 @@ begin
             where t.queue = v_queues[n];
         end if;
       end if;
-      if v_is_direct and headgate.is_slow(v_started, p_capacity) then
-        update headgate.lane l set head_until = v_started + interval '1 second', head_priority = null
-          where l.id = (select o.id from headgate.lane o where o.id = v_own[1] for no key update skip locked);
-      end if;
-      v_is_direct := false;
       exit when v_free <= 0;
       if cardinality(v_dry) > 0 then
         select array_agg(l.id), array_agg(l.queue), array_agg(l.suspect) into v_lanes, v_lane_queues, v_suspects

@@ -17,7 +17,8 @@ export const listSql = `with queue as materialized (
         order by p.partition_key limit $3)
       union select h.partition_key from held h where h.partition_key >= $2
       union select w.partition_key from queue q
-        cross join lateral headgate.waiting_partitions($1, q.lanes, q.lanes, $2, null, $3, false, false) w
+        cross join lateral headgate.waiting_partitions(
+          $1, q.lanes, q.lanes, $2, headgate.behind_all(), $3, false, false) w
     ) n order by n.partition_key limit $3
   ), peer as (
     select count(*) as partitions, (select coalesce(sum(h.jobs), 0) from held h) as jobs
