@@ -76,10 +76,18 @@ export const guards: ReadonlyArray<Guard> = [
   {
     promise: "The same, where success deletes the job",
     file: "packages/postgres/migrations/0005_settle.sql",
-    guarded: `and j.id = i.job_id and ${lease}\n          and j.retention_ms = 0`,
+    guarded: `and j.id = i.job_id and ${lease}\n            and j.retention_ms = 0`,
     without: "and j.id = i.job_id and j.lease_id is not null and j.retention_ms = 0",
     test: "packages/postgres/test/Leases.test.ts",
     title: "neither another lease id nor another fence is accepted"
+  },
+  {
+    promise: "The same, for a batch of jobs that one call gave",
+    file: "packages/postgres/migrations/0005_settle.sql",
+    guarded: "and j.lease_id = p_leases[1] and j.fence = p_fences[1] and j.retention_ms = 0",
+    without: "and j.lease_id is not null and j.retention_ms = 0",
+    test: "packages/postgres/test/Leases.test.ts",
+    title: "of jobs that one call gave, those that were lost or have another fence are refused, and the others settled"
   },
   {
     promise: "Every other outcome, a release among them, is accepted from the current holder only",

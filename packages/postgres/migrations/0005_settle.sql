@@ -38,7 +38,8 @@ end $$;
 -- Success, the hot path: the row goes, with all that belongs to it, or keeps its result for its retention. Shorter
 -- arrays of versions and results are filled up with nulls. A row that another transaction holds is waited for; with
 -- p_wait_ms no longer than that, and then all of it fails (55P03). One row without a job id says that all of the jobs
--- had the same end.
+-- had the same end. Shorter arrays of leases and fences hold the one that all of the jobs have: what one call of the gate
+-- gave mostly ends together.
 --
 -- Batches are joined by hash: a look into the index for each job would cost more than its deletion.
 create function headgate.succeed(
@@ -48,6 +49,7 @@ language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_se
 declare
   v_now bigint := headgate.now_ms();
   v_all int := cardinality(p_jobs);
+  v_is_uniform boolean := cardinality(p_leases) < cardinality(p_jobs);
   v_gone text[];
   v_kept text[];
   v_traced text[];
@@ -57,7 +59,9 @@ begin
   end if;
   -- Mostly there are no strikes at all.
   if exists (select from headgate.strike s where s.closed_at_ms is null) then
-    perform headgate.clear_strikes(p_jobs, p_leases, p_fences);
+    perform headgate.clear_strikes(p_jobs,
+      case when v_is_uniform then array_fill(p_leases[1], array[v_all]) else p_leases end,
+      case when v_is_uniform then array_fill(p_fences[1], array[v_all]) else p_fences end);
   end if;
   for pass in 1..2 loop
     if (pass = 1) = coalesce((select j.retention_ms > 0 from headgate.job j where j.id = p_jobs[1]), false) then
@@ -65,20 +69,33 @@ begin
         update headgate.job j set state = 'completed', reason = null, result = i.result, result_version = i.version,
           finished_at_ms = v_now, evict_at_ms = v_now + j.retention_ms, last_lease_id = j.lease_id,
           last_worker = j.worker, lease_id = null, lease_expires_at_ms = null, worker = null
-        from unnest(p_jobs, p_leases, p_fences, p_versions, p_results) as i(job_id, lease_id, fence, version, result)
+        from (
+          select u.job_id, coalesce(u.lease_id, p_leases[1]) as lease_id, coalesce(u.fence, p_fences[1]) as fence,
+            u.version, u.result
+          from unnest(p_jobs, p_leases, p_fences, p_versions, p_results) as u(job_id, lease_id, fence, version, result)
+        ) i
         where j.id = any(p_jobs) and j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence
           and j.retention_ms > 0
         returning j.id
       )
       select array_agg(k.id) into v_kept from kept k;
     else
-      with removed as (
-        delete from headgate.job j using unnest(p_jobs, p_leases, p_fences) as i(job_id, lease_id, fence)
-        where j.id = any(p_jobs) and j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence
-          and j.retention_ms = 0
-        returning j.id, j.has_steps or j.has_reports or j.fence > 1 as is_traced
-      )
-      select array_agg(r.id), array_agg(r.id) filter (where r.is_traced) into v_gone, v_traced from removed r;
+      if v_is_uniform then
+        with removed as (
+          delete from headgate.job j
+          where j.id = any(p_jobs) and j.lease_id = p_leases[1] and j.fence = p_fences[1] and j.retention_ms = 0
+          returning j.id, j.has_steps or j.has_reports or j.fence > 1 as is_traced
+        )
+        select array_agg(r.id), array_agg(r.id) filter (where r.is_traced) into v_gone, v_traced from removed r;
+      else
+        with removed as (
+          delete from headgate.job j using unnest(p_jobs, p_leases, p_fences) as i(job_id, lease_id, fence)
+          where j.id = any(p_jobs) and j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence
+            and j.retention_ms = 0
+          returning j.id, j.has_steps or j.has_reports or j.fence > 1 as is_traced
+        )
+        select array_agg(r.id), array_agg(r.id) filter (where r.is_traced) into v_gone, v_traced from removed r;
+      end if;
       if v_traced is not null then
         perform headgate.forget(v_traced);
       end if;

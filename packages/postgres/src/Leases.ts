@@ -35,12 +35,29 @@ export const chargedSuccessSql = (wait: number | "null"): string =>
 /** How long a batch waits for a row that another transaction holds. Renewals and sweeps are faster. */
 const LOCK_WAIT_MS = 200
 
-export const successParams = (
-  items: ReadonlyArray<{ readonly lease: LeaseRef; readonly result: OutcomeResult | undefined }>
-): ReadonlyArray<unknown> => {
+interface Success {
+  readonly lease: LeaseRef
+  readonly result: OutcomeResult | undefined
+}
+
+export const successParams = (items: ReadonlyArray<Success>): ReadonlyArray<unknown> => [
+  ...leaseParams(items.map(({ lease }) => lease)),
+  ...resultParams(items)
+]
+
+/** What all of a batch have in common travels once. */
+const shortSuccessParams = (items: ReadonlyArray<Success>): ReadonlyArray<unknown> => {
+  const [first] = items
+  if (first === undefined || items.length === 1) return successParams(items)
+  const { fence, leaseId } = first.lease
+  if (items.some(({ lease }) => lease.leaseId !== leaseId || lease.fence !== fence)) return successParams(items)
+  const jobs = Bind.texts(items.map(({ lease }) => lease.jobId))
+  return [jobs, Bind.uuids([leaseId]), Bind.bigints([fence]), ...resultParams(items)]
+}
+
+const resultParams = (items: ReadonlyArray<Success>): ReadonlyArray<unknown> => {
   const hasResults = items.some(({ result }) => result !== undefined)
   return [
-    ...leaseParams(items.map(({ lease }) => lease)),
     // Shorter arrays are filled up with nulls.
     Bind.ints(hasResults ? items.map(({ result }) => result?.version ?? null) : []),
     Bind.bytes(hasResults ? items.map(({ result }) => result?.bytes ?? null) : [])
@@ -92,8 +109,10 @@ const make = Effect.gen(function*() {
   const write = (items: ReadonlyArray<Settlement>) => {
     const isCharged = items[0] !== undefined && SettleRows.isCharged(items[0])
     if (isSuccess(items[0])) {
-      const params = successParams(items.map(toSuccess))
-      const rows = isCharged ? succeedCharged([...params, ...SettleRows.correctionParams(items)]) : succeed(params)
+      const successes = items.map(toSuccess)
+      const rows = isCharged
+        ? succeedCharged([...successParams(successes), ...SettleRows.correctionParams(items)])
+        : succeed(shortSuccessParams(successes))
       return Effect.map(rows, ofEach(items))
     }
     const params = SettleRows.params(items)

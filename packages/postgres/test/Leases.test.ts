@@ -221,6 +221,26 @@ layer(Store.layer, { excludeTestServices: true })("Leases.settle", (it) => {
       }
     }))
 
+  it.effect("of jobs that one call gave, those that were lost or have another fence are refused, and the others settled", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      for (const retentionMs of [0, 60_000]) {
+        const queue = `one-call-${retentionMs}`
+        const named = (name: string) => ({ id: `${name}-${retentionMs}`, queue, retentionMs })
+        yield* Store.enqueue(named("lost"), named("other-fence"), named("mine"), named("mine-too"))
+        const claims = yield* Store.admit({ queues: [queue], capacity: 4 })
+        const byId = new Map(claims.map(({ lease }) => [lease.jobId.split("-").slice(0, -1).join("-"), lease]))
+        yield* Store.loseLease(byId.get("lost")!)
+        yield* sql`UPDATE headgate.job SET fence = 7 WHERE id = ${`other-fence-${retentionMs}`}`
+        const answers = yield* settleAll(claims.map(({ lease }) => ({ lease, outcome: Outcome.success })))
+        const told = new Map(answers.map(({ _tag, jobId }) => [jobId.split("-").slice(0, -1).join("-"), _tag]))
+        assert.deepStrictEqual(
+          ["lost", "other-fence", "mine", "mine-too"].map((name) => told.get(name)),
+          ["Rejected", "Rejected", "Applied", "Applied"]
+        )
+      }
+    }))
+
   it.effect("a refused item, a missing job and a repeat affect no other item of the batch", () =>
     Effect.gen(function*() {
       const good = yield* Store.running({ id: "good" })
