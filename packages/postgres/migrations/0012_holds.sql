@@ -54,7 +54,8 @@ $$;
 -- Empty buckets and full slots with ready work, in the first groups of each queue.
 create function headgate.closed_now(p_limit int, p_now bigint)
 returns table (blocked_by text, name text, key text, waiting bigint, is_at_least boolean, switch text)
-language plpgsql stable set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql stable
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
   return query
   with open_lane as materialized (
@@ -77,7 +78,8 @@ end $$;
 
 create function headgate.held_now(p_limit int)
 returns table (blocked_by text, name text, key text, waiting bigint, is_at_least boolean, switch text)
-language plpgsql stable set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql stable
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   v_now bigint := headgate.now_ms();
 begin
@@ -111,7 +113,8 @@ insert into headgate.hold_sweep (job_id) values ('');
 -- Ten jobs a lane, first in the queue, p_limit in all, and those with an open interval. Opens and closes intervals where
 -- the cause changed, keeps the newest 20 a job, and answers how many it opened or closed.
 create function headgate.observe_holds(p_limit int) returns int
-language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql volatile
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   v_now bigint := headgate.now_ms();
   v_open text[] := array(select h.job_id from headgate.hold h where h.until_ms is null order by h.job_id);
@@ -176,7 +179,8 @@ end $$;
 
 -- Intervals whose job is gone: among those of the next p_limit that are kept.
 create function headgate.evict_holds(p_limit int) returns void
-language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql volatile
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   v_from text := (select w.job_id from headgate.hold_sweep w);
   v_ids text[];
