@@ -32,7 +32,7 @@ create function headgate.take_group(
   p_lane int, p_partition text, p_keys text, p_priority smallint, p_at_ms bigint, p_id text,
   p_limit bigint, p_has_weights boolean, p_has_closed boolean, p_now bigint, out taken tid[], out late text[], out closed text[]
 ) language plpgsql volatile
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 begin
   select array_agg(t.row) filter (where not t.is_late and not t.is_closed), array_agg(t.id) filter (where t.is_late),
       array_agg(t.id) filter (where t.is_closed and not t.is_late)
@@ -130,7 +130,7 @@ $$;
 -- Who counts in a slot of a limit: rows that run, whoever holds them and whether or not their lease has run out.
 create function headgate.holders(p_limit text, p_slot text) returns table (id text, claimed_at_ms bigint)
 language plpgsql stable
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_scope text;
   v_lanes int[];
@@ -252,7 +252,7 @@ create function headgate.draw(
   out taken tid[], out late text[], out closed text[], out ended text[], out superseded text[],
   out visited int, out is_round boolean
 ) language plpgsql volatile
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_rest int := p_capacity;
   v_auto int := greatest(10, p_capacity / 4);
@@ -597,7 +597,7 @@ end $$;
 -- The oldest holders of a slot that came before this moment, but for those that other transactions are writing.
 create function headgate.lock_oldest(p_limit text, p_slot text, p_count int, p_now bigint) returns text[]
 language plpgsql volatile
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 begin
   return array(
     select j.id from headgate.job j
@@ -620,7 +620,7 @@ end $$;
 -- Waiting jobs of a full slot whose limit does not let them wait: a bounded number a call.
 create function headgate.end_waiting(p_lane int, p_partition text, p_keys text, p_how text, p_now bigint) returns text[]
 language plpgsql volatile
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_ids text[] := array(
     select j.id from (

@@ -13,7 +13,7 @@
 create function headgate.share(p_lanes int[], p_suspects boolean[], p_capacity int)
 returns table (lanes int[], shares int[])
 language plpgsql volatile
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_shown int[];
   v_more boolean;
@@ -48,7 +48,7 @@ end $$;
 
 -- A worker holds one suspect at a time. Two calls of one worker must not take one each: the lock makes them see one another.
 create function headgate.may_have_suspect(p_worker text) returns boolean language plpgsql volatile
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 begin
   return pg_try_advisory_xact_lock(hashtextextended('headgate suspect ' || p_worker, 0)) and not exists (
     select from headgate.job r where r.worker = p_worker and r.state = 'running'
@@ -58,7 +58,7 @@ end $$;
 -- Of the lanes of suspects only that of the first in the queue stays.
 create function headgate.first_suspect(p_lanes int[], p_suspects boolean[], out lanes int[], out suspects boolean[])
 language plpgsql volatile
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_lane int;
 begin
@@ -81,7 +81,7 @@ end $$;
 create function headgate.queue_shares(p_lanes int[], p_queues text[], p_capacity int)
 returns table (queue text, share int)
 language plpgsql volatile
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_scale constant bigint := 1000000;
   v_queues text[];
@@ -121,7 +121,7 @@ create function headgate.take(
   p_lanes int[], p_suspects boolean[], p_capacity int, p_now bigint,
   out taken tid[], out late text[], out closed text[], out dry int[]
 ) language plpgsql volatile
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_has_closed boolean := exists (select from headgate.strike s where s.closed_at_ms is not null);
   v_lanes int[];
@@ -188,7 +188,7 @@ end $$;
 
 -- Statistics come late: what takes really long needs no second sign.
 create function headgate.is_slow(p_started timestamptz, p_capacity int) returns boolean language plpgsql volatile
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_spare interval := clock_timestamp() - p_started - p_capacity * interval '20 microseconds';
 begin
@@ -199,7 +199,7 @@ end $$;
 -- The last of these jobs, unless they were of several priorities; a rival that remembers it now knows as much.
 create function headgate.remember_head(p_lane int, p_taken tid[], p_until timestamptz) returns void
 language plpgsql volatile
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 begin
   update headgate.lane l set head_until = p_until, head_priority = last.priority, head_at_ms = last.scheduled_at_ms,
       head_id = last.id
@@ -223,7 +223,7 @@ create type headgate.admission as (
 create function headgate.admit(
   p_worker text, p_lease_id uuid, p_queues text[], p_kinds text[], p_versions int[], p_capacity int, p_lease_ms bigint,
   p_quantum int default null
-) returns setof headgate.admission language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off
+) returns setof headgate.admission language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
   set enable_bitmapscan = off as $$
 declare
   v_open record;
@@ -275,7 +275,7 @@ create function headgate.admit_in_rounds(
   p_worker text, p_lease_id uuid, p_lanes int[], p_lane_queues text[], p_suspects boolean[], p_gated text[],
   p_capacity int, p_lease_ms bigint, p_quantum int, p_now bigint
 ) returns setof headgate.admission language plpgsql volatile
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_free int := p_capacity;
   v_visits int := 600;    -- partitions looked at under policies, in the whole call
@@ -411,7 +411,7 @@ end $$;
 -- What the gate met and does not admit.
 create function headgate.leave(p_late text[], p_closed text[], p_ended text[], p_superseded text[], p_now bigint)
 returns setof headgate.admission language plpgsql volatile
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 begin
   update headgate.job j set state = 'archived', finished_at_ms = p_now,
     reason = case when j.deadline_at_ms <= p_now then 'deadline' else 'queue_timeout' end

@@ -11,7 +11,7 @@
 -- nor lost, and its next renewal will tell.
 create function headgate.renew(p_jobs text[], p_leases uuid[], p_fences bigint[], p_lease_ms bigint)
 returns table (job_id text, reason text)
-language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 begin
   return query
   with item as (
@@ -45,7 +45,7 @@ end $$;
 create function headgate.succeed(
   p_jobs text[], p_leases uuid[], p_fences bigint[], p_versions int[], p_results bytea[], p_wait_ms int default null
 ) returns table (job_id text, state text)
-language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_nestloop = off as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_nestloop = off as $$
 declare
   v_now bigint := headgate.now_ms();
   v_all int := cardinality(p_jobs);
@@ -122,7 +122,7 @@ create function headgate.settle(
   p_jobs text[], p_leases uuid[], p_fences bigint[], p_outcomes text[], p_delays bigint[], p_reasons text[],
   p_error_tags text[], p_error_messages text[], p_error_texts text[], p_errors bytea[], p_wait_ms int default null
 ) returns table (job_id text, state text, queue text, reason text, closed text)
-language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
   v_now bigint := headgate.now_ms();
   v_gone text[];
@@ -242,7 +242,7 @@ $$;
 -- the fingerprint that this crash has closed.
 create function headgate.reclaim_expired(p_limit int)
 returns table (job_id text, kind text, worker text, crash_attempt int, state text, reason text, closed text)
-language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
   v_now bigint := headgate.now_ms();
   v_ids text[];
@@ -300,7 +300,7 @@ create function headgate.correct(
   p_jobs text[], p_leases uuid[], p_fences bigint[], p_charged text[], p_classes text[], p_keys text[],
   p_actuals bigint[], p_push_back_ms bigint[], p_wait_ms int
 ) returns int
-language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 begin
   if p_wait_ms is not null then
     perform set_config('lock_timeout', p_wait_ms::text, true);
@@ -365,7 +365,7 @@ end $$;
 
 -- Hands back what a call of the gate claimed whose answer nobody heard. Nothing of it started: its charge goes back too.
 create function headgate.abandon(p_lease_id uuid) returns table (queue text)
-language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
   v_ids text[];
 begin

@@ -196,7 +196,7 @@ end $$;
 -- no such policy; and how many waiting jobs pass their deadline within the hour, among the next 10,000 to do so.
 create function headgate.set_paused(p_policy text, p_name text, p_partition_key text, p_is_paused boolean)
 returns table (queues text[], expiring int, is_approximate boolean)
-language plpgsql volatile set lock_timeout = '2s' set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql volatile set lock_timeout = '2s' set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
   v_lanes int[];
 begin

@@ -57,7 +57,7 @@ $$;
 -- Nobody who is alive may take it: asked only when no switch holds it.
 create function headgate.held_by_routing(p_job headgate.asked, p_lane headgate.lane, p_now bigint) returns headgate.cause
 language plpgsql stable
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_pinned record;
   v_live int;
@@ -97,7 +97,7 @@ end $$;
 -- The jobs of its own group that come first: at most 1,000.
 create function headgate.line_before(p_job headgate.asked) returns table (weights int[])
 language plpgsql stable
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 begin
   return query
   select w.weights from (
@@ -121,7 +121,7 @@ create function headgate.rivals_before(
   p_job headgate.asked, p_lane headgate.lane, p_class text, p_key text, p_ahead int, p_now bigint
 ) returns bigint
 language plpgsql stable
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_lanes int[];
   v_queues text[];
@@ -255,7 +255,7 @@ create function headgate.held_by_rate(
   p_job headgate.asked, p_lane headgate.lane, p_rooms headgate.room_left[], p_now bigint, p_is_timed boolean
 ) returns headgate.cause
 language plpgsql stable
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_found record;
 begin
@@ -310,7 +310,7 @@ $$;
 -- Nothing holds it but that others come first.
 create function headgate.turn_of(p_job headgate.asked, p_lane headgate.lane, p_now bigint) returns headgate.cause
 language plpgsql stable
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_ahead int := (select count(*) from headgate.line_before(p_job));
   -- A worker that runs a suspect takes no other.
@@ -337,7 +337,7 @@ end $$;
 -- What holds it, other than its turn; without p_is_timed nothing is said of when a bucket will have enough.
 create function headgate.cause_of(p_job headgate.asked, p_lane headgate.lane, p_now bigint, p_is_timed boolean) returns headgate.cause
 language plpgsql stable
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_cause headgate.cause;
   v_rooms headgate.room_left[];
@@ -375,7 +375,7 @@ end $$;
 create function headgate.explain(p_id text)
 returns table (state text, admissible boolean, blocked_by text, detail jsonb, estimate_ms bigint)
 language plpgsql stable
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_now bigint := headgate.now_ms();
   v_job headgate.asked;

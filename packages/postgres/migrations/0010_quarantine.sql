@@ -22,7 +22,7 @@ create index death_age on headgate.death (at_ms);
 -- a worker, since whatever it held went down with it: jobs of one death may be found by several sweeps, but were all
 -- claimed before the first of them. Answers the jobs whose strike has closed their fingerprint.
 create function headgate.strike(p_ids text[], p_is_death boolean, p_now bigint) returns text[]
-language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
   v_limit bigint := headgate.setting('strike_limit', 3);
   v_blamed text[];
@@ -83,7 +83,7 @@ $$;
 
 -- Of jobs still owned under the given leases, which are about to succeed and are locked from here on.
 create function headgate.clear_strikes(p_jobs text[], p_leases uuid[], p_fences bigint[]) returns void
-language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_nestloop = on as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_nestloop = on as $$
 declare
   v_fingerprints text[];
 begin
@@ -113,7 +113,7 @@ create table headgate.quarantine_lap (
 -- Looks at the next p_limit jobs. Answers those it moved, and whether any lap goes on. What others hold is passed over:
 -- the gate meets it.
 create function headgate.quarantine_sweep(p_limit int) returns table (moved text[], is_done boolean)
-language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
   v_from text;
   v_to text;
@@ -177,7 +177,7 @@ end $$;
 -- job holds the unique key. The fingerprint is opened also when there are none.
 create function headgate.release_fingerprint(p_fingerprint text, p_limit int, p_after text)
 returns table (released int, looked int, last_id text, queues text[])
-language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '2s' as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set lock_timeout = '2s' as $$
 declare
   v_job record;
 begin

@@ -5,7 +5,7 @@
 -- since beside them jobs only finish. (An operator may bring finished ones back beyond the limit.)
 create function headgate.backpressure(p_ids text[], p_queues text[]) returns jsonb
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_queue record;
   v_lanes int[];

@@ -55,7 +55,7 @@ $$;
 create function headgate.closed_now(p_limit int, p_now bigint)
 returns table (blocked_by text, name text, key text, waiting bigint, is_at_least boolean, switch text)
 language plpgsql stable
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 begin
   return query
   with open_lane as materialized (
@@ -79,7 +79,7 @@ end $$;
 create function headgate.held_now(p_limit int)
 returns table (blocked_by text, name text, key text, waiting bigint, is_at_least boolean, switch text)
 language plpgsql stable
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_now bigint := headgate.now_ms();
 begin
@@ -114,7 +114,7 @@ insert into headgate.hold_sweep (job_id) values ('');
 -- the cause changed, keeps the newest 20 a job, and answers how many it opened or closed.
 create function headgate.observe_holds(p_limit int) returns int
 language plpgsql volatile
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_now bigint := headgate.now_ms();
   v_open text[] := array(select h.job_id from headgate.hold h where h.until_ms is null order by h.job_id);
@@ -180,7 +180,7 @@ end $$;
 -- Intervals whose job is gone: among those of the next p_limit that are kept.
 create function headgate.evict_holds(p_limit int) returns void
 language plpgsql volatile
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_from text := (select w.job_id from headgate.hold_sweep w);
   v_ids text[];
