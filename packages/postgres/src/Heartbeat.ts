@@ -4,7 +4,8 @@
  * moment it is tracked, also when the loop is blocked in the same turn.
  *
  * Where there can be no thread, since the client's configuration cannot be handed to one or the thread keeps dying, the
- * same beat runs in the event loop, with a warning: there a blocked loop renews nothing.
+ * same beat runs in the event loop, with a warning: there a blocked loop renews nothing. It runs there as well while a dead
+ * thread is replaced.
  */
 import { Heartbeat, type HeartbeatOptions, type HeartbeatSession, monotonicMs } from "@headgate/core/Heartbeat"
 import { Leases, type LostLease } from "@headgate/core/Leases"
@@ -46,10 +47,10 @@ const make = Effect.gen(function*() {
     const report = makeReporter(writer, lost, beats, isUp)
     yield* startTicking(slots, options.leaseMs)
     const config = Thread.portableConfig(sql.client.config)
+    const inLoop = Effect.provideContext(Loop.run({ options, slots, tick: Slots.uptimeMs, report }), context)
     const inThread: Effect.Effect<string | Error> = config === undefined
       ? Effect.succeed("the client's configuration cannot be handed to a thread")
-      : Thread.run({ config, settings, options, memory: slots.memory }, report)
-    const inLoop = Loop.run({ options, slots, tick: Slots.uptimeMs, report })
+      : Thread.run({ config, settings, options, memory: slots.memory }, report, inLoop)
     const beating = Effect.flatMap(inThread, (cause) =>
       Effect.andThen(
         Effect.logWarning("Leases are renewed in the event loop: a handler that blocks it loses its lease", cause),

@@ -1,8 +1,10 @@
 /** Starts the heartbeat thread, starts it again when it dies, and stops it with the scope. */
 import type * as PgClient from "@effect/sql-pg/PgClient"
 import type { HeartbeatOptions } from "@headgate/core/Heartbeat"
+import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Redacted from "effect/Redacted"
 import { Worker } from "node:worker_threads"
 import type { Report } from "./HeartbeatLoop.ts"
@@ -47,20 +49,32 @@ const millis = (input: Duration.Input): number => Duration.toMillis(Duration.fro
 const mostDeaths = 3
 const farewellMillis = 1000
 
-/** Runs the thread; answers the last death when it will not stay alive. Interruption stops it. */
+/**
+ * Runs the thread; answers the last death when it will not stay alive. From a death to the next thread's first beat
+ * `meanwhile` renews: on a busy machine a thread may take longer to start than a short lease lasts. Interruption stops it.
+ */
 export const run = Effect.fnUntraced(
-  function*(data: ThreadData, onReport: (report: Report) => void, entry: URL = thread) {
+  function*(
+    data: ThreadData,
+    onReport: (report: Report) => void,
+    meanwhile: Effect.Effect<never>,
+    entry: URL = thread
+  ) {
     let deaths = 0
+    let standIn: Effect.Effect<never> = Effect.never
     while (true) {
-      let hasBeaten = false
-      const cause = yield* liveOnce(data, entry, (report) => {
-        hasBeaten = true
+      const isBeating = yield* Deferred.make<void>()
+      const life = liveOnce(data, entry, (report) => {
+        Deferred.doneUnsafe(isBeating, Exit.void)
         onReport(report)
       })
-      deaths = hasBeaten ? 0 : deaths + 1
+      const untilBeating = Effect.andThen(Effect.raceFirst(standIn, Deferred.await(isBeating)), Effect.never)
+      const cause = yield* Effect.raceFirst(life, untilBeating)
+      deaths = Deferred.isDoneUnsafe(isBeating) ? 0 : deaths + 1
       if (deaths >= mostDeaths) return cause
       yield* Effect.logWarning("The heartbeat thread died and is started again", cause)
       yield* Effect.sleep(100)
+      standIn = meanwhile
     }
   }
 )

@@ -10,7 +10,7 @@ import * as HeartbeatThread from "@headgate/postgres/HeartbeatThread"
 import * as Leases from "@headgate/postgres/Leases"
 import { defaults } from "@headgate/postgres/Settings"
 import { TcpProxy, TestDatabase } from "@headgate/testkit"
-import { Effect, Layer, Logger, Option, Queue, Redacted, Schedule } from "effect"
+import { Effect, Fiber, Layer, Logger, Option, Queue, Redacted, Schedule } from "effect"
 import { execFile } from "node:child_process"
 import { fileURLToPath } from "node:url"
 import { Worker } from "node:worker_threads"
@@ -289,20 +289,38 @@ layer(Heartbeat.layer.pipe(Layer.provideMerge(Jobs.layer)), { excludeTestService
       assert.isUndefined(yield* listed)
     }))
 
-  it.effect("a thread that dies is replaced before a lease runs out", () =>
+  it.effect("a thread that dies is replaced, and leases are renewed meanwhile", () =>
     Effect.gen(function*() {
       const threads: Array<Worker> = []
       const onWorker = (worker: Worker) => void threads.push(worker)
       process.on("worker", onWorker)
       const { session, tracked } = yield* begin("dies", { leaseMs: 2000 })
       session.track(Jobs.lease("nobody"), monotonicMs())
-      yield* Effect.sleep(1000)
+      yield* eventually(Queue.size(session.lost), (lost) => lost === 1)
       yield* Effect.promise(async () => threads[0]?.terminate())
-      yield* Effect.sleep(2000)
+      yield* eventually(Effect.sync(() => threads.length), (started) => started === 2)
       process.off("worker", onWorker)
-      assert.strictEqual(threads.length, 2)
-      assert.isAbove(tracked.validUntil(), monotonicMs() + 500)
+      const until = tracked.validUntil()
+      yield* eventually(Effect.sync(tracked.validUntil), (now) => now > until + 1000)
       assert.strictEqual(yield* Queue.size(session.lost), 1)
+    }).pipe(Effect.scoped))
+
+  it.effect("from a thread's death to the next one's first beat, and no longer, leases are renewed in the loop", () =>
+    Effect.gen(function*() {
+      const standIn = { starts: 0, ends: 0 }
+      const meanwhile = Effect.ensuring(
+        Effect.andThen(Effect.sync(() => standIn.starts++), Effect.never),
+        Effect.sync(() => standIn.ends++)
+      )
+      const data = { config: {}, settings: defaults, options, memory: new SharedArrayBuffer(4) }
+      const beats: Array<number> = []
+      const onReport = () => void beats.push(standIn.starts)
+      const running = yield* Effect.forkScoped(
+        HeartbeatThread.run(data, onReport, meanwhile, new URL("./late-thread.ts", import.meta.url))
+      )
+      yield* eventually(Effect.sync(() => standIn.ends), (ends) => ends === 1)
+      assert.deepStrictEqual([standIn.starts, beats], [1, [0, 1]])
+      yield* Fiber.interrupt(running)
     }).pipe(Effect.scoped))
 
   it.effect("a thread that dies three times before a beat is given up, beats in between count anew", () =>
@@ -310,7 +328,12 @@ layer(Heartbeat.layer.pipe(Layer.provideMerge(Jobs.layer)), { excludeTestService
       const run = Effect.fnUntraced(function*(lives: number) {
         const memory = new SharedArrayBuffer(4)
         const data = { config: {}, settings: defaults, options: { ...options, capacity: lives }, memory }
-        const cause = yield* HeartbeatThread.run(data, () => {}, new URL("./dying-thread.ts", import.meta.url))
+        const cause = yield* HeartbeatThread.run(
+          data,
+          () => {},
+          Effect.never,
+          new URL("./dying-thread.ts", import.meta.url)
+        )
         return [cause.message, new Int32Array(memory)[0]]
       })
       assert.deepStrictEqual(yield* run(0), ["death 2", 3])
@@ -351,7 +374,7 @@ layer(Heartbeat.layer.pipe(Layer.provideMerge(Jobs.layer)), { excludeTestService
     Effect.gen(function*() {
       const { url } = yield* TestDatabase.TestDatabase
       const program = `
-        import { Effect, Layer, Redacted } from "effect"
+        import { Effect, Fiber, Layer, Redacted } from "effect"
         import * as PgClient from "@effect/sql-pg/PgClient"
         import * as Heartbeat from "@headgate/postgres/Heartbeat"
         import * as Leases from "@headgate/postgres/Leases"

@@ -22,7 +22,14 @@ interface Claimed {
 /** One round of what a worker does all day, and what it read of the job table: whole scans, and rows by index. */
 const round = Effect.gen(function*() {
   const sql = yield* PgClient.PgClient
+  // The counts of a session's earlier transactions stand beside those of this one.
+  const reads = Effect.map(
+    sql<{ scans: number; rows: number }>`SELECT seq_scan::int AS scans, idx_tup_fetch::int AS rows
+      FROM pg_stat_xact_user_tables WHERE relname = 'job'`,
+    ([read]) => ({ scans: read?.scans ?? 0, rows: read?.rows ?? 0 })
+  )
   return yield* sql.withTransaction(Effect.gen(function*() {
+    const before = yield* reads
     const lease = "6c1d6d0a-0c61-4d0c-9a2f-0f4b7f1f5a11"
     const [claimed] = yield* sql<
       Claimed
@@ -41,9 +48,8 @@ const round = Effect.gen(function*() {
       (${claimed?.fences ?? []}::bigint[])[1:500], '{}', '{}')`
     yield* sql`SELECT * FROM headgate.settle(${held}, ${half}, ${nulls}, ${nulls}, ${nulls}, ${nulls}, '{}')`
     yield* sql`SELECT * FROM headgate.reclaim_expired(100)`
-    const [read] = yield* sql<{ scans: number; rows: number }>`SELECT seq_scan::int AS scans, idx_tup_fetch::int AS rows
-      FROM pg_stat_xact_user_tables WHERE relname = 'job'`
-    return { claimed: ids.length, scans: read?.scans, rows: read?.rows ?? 0 }
+    const after = yield* reads
+    return { claimed: ids.length, scans: after.scans - before.scans, rows: after.rows - before.rows }
   }))
 })
 
