@@ -34,6 +34,7 @@ const testsWithoutSource: ReadonlyArray<string> = [
   "packages/postgres/test/ProducerPolicies.test.ts",
   "packages/postgres/test/StateMachine.test.ts",
   "packages/worker/test/Charge.test.ts",
+  "packages/worker/test/OnError.test.ts",
   "packages/worker/test/Poison.test.ts"
 ]
 

@@ -370,8 +370,8 @@ export const guards: ReadonlyArray<Guard> = [
   },
   {
     promise: "An edit waits for the calls of the gate that decide under the policy",
-    file: "packages/postgres/migrations/0008_policies_control.sql",
-    guarded: "  perform pg_advisory_xact_lock(headgate.policy_lock(p_policy, p_name)) where p_policy is not null;\n",
+    file: "packages/postgres/migrations/0002_policies.sql",
+    guarded: "  perform pg_advisory_xact_lock(hashtextextended('headgate.policies', 0));\n",
     without: "",
     test: "packages/postgres/test/Policies.test.ts",
     title: "an edit waits for the call of the gate that decides under the policy"
@@ -387,6 +387,78 @@ export const guards: ReadonlyArray<Guard> = [
     title: "a holder that has lost its lease gives nothing back, and a settlement sent again nothing twice"
   },
   {
+    promise: "What a function of onError answers is looked at before it is settled",
+    file: "packages/core/src/OnError.ts",
+    guarded: "if (isOnError(answer)) return answer",
+    without: "return answer as OnError",
+    test: "packages/core/test/OnError.test.ts",
+    title: "a function that throws, or answers what OnError did not make, means a retry"
+  },
+  {
+    promise: "A time that an error brings is brought into bounds",
+    file: "packages/core/src/OnError.ts",
+    guarded: "return ms >= 1 ? Math.min(ms, MAX_RETRY_DELAY_MS) : undefined",
+    without: "return ms",
+    test: "packages/core/test/OnError.test.ts",
+    title: "what an error's function says of time or reason is brought into bounds"
+  },
+  {
+    promise: "A lease that was extended is believed extended",
+    file: "packages/postgres/src/Heartbeat.ts",
+    guarded: "own = Math.max(own, sentAt + ms)",
+    without: "own = Math.max(own, sentAt + Math.min(ms, leaseMs))",
+    test: "packages/worker/test/LeaseExtension.test.ts",
+    title: "that was extended outlasts a loop that is blocked beyond the worker's tolerance"
+  },
+  {
+    promise: "A beat does not shorten a lease that was extended",
+    file: "packages/postgres/migrations/0005_settle.sql",
+    guarded: "greatest(j.lease_expires_at_ms, (select headgate.now_ms()) + p_lease_ms)",
+    without: "(select headgate.now_ms()) + p_lease_ms",
+    test: "packages/postgres/test/Heartbeat.test.ts",
+    title: "a lease that was extended outlasts a loop that is blocked beyond its tolerance"
+  },
+  {
+    promise: "An attempt is not settled before the work it tracks has ended",
+    file: "packages/worker/src/Dispatch.ts",
+    guarded: "attempt.work.join(exit, () => this.closeScope(attempt, exit, scope))",
+    without: "this.closeScope(attempt, exit, scope)",
+    test: "packages/worker/test/Tracked.test.ts",
+    title: "keeps its attempt running after the handler, whose answer stands"
+  },
+  {
+    promise: "A failure of tracked work is the attempt's",
+    file: "packages/worker/src/TrackedReports.ts",
+    guarded: "failed: (cause) => void attempt.interrupt({ _tag: \"Failed\", cause })",
+    without: "failed: () => {}",
+    test: "packages/worker/test/Tracked.test.ts",
+    title: "a failure of it after the handler's success fails the attempt"
+  },
+  {
+    promise: "Tracked work is stopped with its attempt",
+    file: "packages/worker/src/Attempt.ts",
+    guarded: "    this.work?.interrupt()\n",
+    without: "",
+    test: "packages/worker/test/Tracked.test.ts",
+    title: "is stopped with the attempt: by a cancel, a timeout, an end on purpose, also when only it still runs"
+  },
+  {
+    promise: "completeWith does not complete a job whose tracked work runs",
+    file: "packages/worker/src/JobService.ts",
+    guarded: "Effect.andThen(work.idle, completed)",
+    without: "completed",
+    test: "packages/worker/test/Tracked.test.ts",
+    title: "completeWith waits for it"
+  },
+  {
+    promise: "An attempt's log is bounded",
+    file: "packages/worker/src/AttemptLog.ts",
+    guarded: "this.lines.length > maxLines || (this.bytes > maxBytes && this.lines.length > 1)",
+    without: "this.lines.length > 1000",
+    test: "packages/worker/test/AttemptLog.test.ts",
+    title: "the newest lines within the limits stay, and the rest are counted"
+  },
+  {
     promise: "What an operator released is not swept back",
     file: "packages/postgres/migrations/0010_quarantine.sql",
     guarded:
@@ -395,5 +467,382 @@ export const guards: ReadonlyArray<Guard> = [
       "where s.fingerprint = any(array(\n          select c.fingerprint from headgate.job c where c.id = any(v_ids)))",
     test: "packages/postgres/test/Quarantine.test.ts",
     title: "leaves alone what was released meanwhile"
+  },
+  {
+    promise: "A redrive moves nothing that was archived since it began",
+    file: "packages/postgres/migrations/0014_redrive.sql",
+    guarded: "and j.finished_at_ms <= v_r.created_at_ms\n    order by j.id for no key update skip locked",
+    without: "\n    order by j.id for no key update skip locked",
+    test: "packages/postgres/test/Redrive.test.ts",
+    title: "moves no job that was archived again since it began, also within the same millisecond"
+  },
+  {
+    promise: "A redrive goes on where its last step stopped",
+    file: "packages/postgres/migrations/0014_redrive.sql",
+    guarded: "at_ms = coalesce(v_last.at_ms, r.at_ms), at_id = coalesce(v_last.id, r.at_id), ",
+    without: "",
+    test: "packages/postgres/test/Redrive.test.ts",
+    title: "moves no job that was archived again since it began, also within the same millisecond"
+  },
+  {
+    promise: "One step of a redrive at a time",
+    file: "packages/postgres/migrations/0014_redrive.sql",
+    guarded: "order by r.due_at_ms limit 1 for update skip locked;\n  if found then\n    if v_next",
+    without: "order by r.due_at_ms limit 1;\n  if found then\n    if v_next",
+    test: "packages/postgres/test/Redrive.test.ts",
+    title: "of two workers that do a step at once, one gives way"
+  },
+  {
+    promise: "A cancelled redrive moves nothing more",
+    file: "packages/postgres/migrations/0014_redrive.sql",
+    guarded: "where r.state = 'running' and r.due_at_ms <= v_now\n",
+    without: "where r.due_at_ms <= v_now\n",
+    test: "packages/postgres/test/Redrive.test.ts",
+    title: "a cancel midway leaves the rest archived, and says so ever after"
+  },
+  {
+    promise: "A redrive starts no job past its deadline, where it keeps that",
+    file: "packages/postgres/migrations/0014_redrive.sql",
+    guarded: "when v_r.deadline = 'keep' and j.deadline_at_ms <= p_now then 'deadline_passed'",
+    without: "",
+    test: "packages/postgres/test/Redrive.test.ts",
+    title: "keeps, clears or replaces deadlines, and skips what is past a kept one"
+  },
+  {
+    promise: "A redrive brings back nothing of a closed fingerprint",
+    file: "packages/postgres/migrations/0014_redrive.sql",
+    guarded: "when headgate.is_closed(j.fingerprint) then 'fingerprint_closed'",
+    without: "",
+    test: "packages/postgres/test/Redrive.test.ts",
+    title: "skips and counts what cannot come back, and tells job by job"
+  },
+  {
+    promise: "A staged redrive stops when too many of a stage failed",
+    file: "packages/postgres/migrations/0014_redrive.sql",
+    guarded: " when v_failed > v_r.max_failure_ratio * v_known then 'failures' end;",
+    without: " end;",
+    test: "packages/postgres/test/Redrive.test.ts",
+    title: "stops by itself above the bound, and resumed begins with one job again"
+  },
+  {
+    promise: "A staged redrive does not go on without evidence",
+    file: "packages/postgres/migrations/0014_redrive.sql",
+    guarded: "case when v_known = 0 then 'unanswered' when",
+    without: "case when",
+    test: "packages/postgres/test/Redrive.test.ts",
+    title: "pauses when no job of a stage came to an end in time"
+  },
+  {
+    promise: "A redrive keeps to its rate",
+    file: "packages/postgres/migrations/0014_redrive.sql",
+    guarded: "due_at_ms = p_now + (n.moved * 1000 + r.per_second - 1) / r.per_second,",
+    without: "due_at_ms = p_now,",
+    test: "packages/postgres/test/Redrive.test.ts",
+    title: "moves so many jobs a batch, and so many a second"
+  },
+  {
+    promise: "A step past its time is stopped, and an attempt without progress",
+    file: "packages/worker/src/Watchdog.ts",
+    guarded: "limits?.overrun(now, attempt.stepsUnderWay)",
+    without: "undefined",
+    test: "packages/worker/test/TimeLimits.test.ts",
+    title: "a step past its time is interrupted, and the next attempt goes on from it"
+  },
+  {
+    promise: "A wait for the store is no lack of progress",
+    file: "packages/worker/src/TimeLimits.ts",
+    guarded: "this.stallMs === undefined || this.callsAtStore > 0",
+    without: "this.stallMs === undefined",
+    test: "packages/worker/test/TimeLimits.test.ts",
+    title: "an outage is charged to neither limit: only the handler's own time counts"
+  },
+  {
+    promise: "A body's time does not run while its position is saved",
+    file: "packages/worker/src/TimeLimits.ts",
+    guarded: "() => limits.hold(step)",
+    without: "() => {}",
+    test: "packages/worker/test/TimeLimits.test.ts",
+    title: "an outage is charged to neither limit: only the handler's own time counts"
+  },
+  {
+    promise: "A step that has ended is not late",
+    file: "packages/worker/src/TimeLimits.ts",
+    guarded: "() => limits.close(step)",
+    without: "() => {}",
+    test: "packages/worker/test/TimeLimits.test.ts",
+    title: "a step that ended, failed or was given up in time is not late afterwards"
+  },
+  {
+    promise: "A job that is being put down is not late",
+    file: "packages/worker/src/TimeLimits.ts",
+    guarded: "if (this.sleeps > 0) return Number.POSITIVE_INFINITY",
+    without: "",
+    test: "packages/worker/test/TimeLimits.test.ts",
+    title: "a sleep that waits for the store's lock on its job does not make the step around it late"
+  },
+  {
+    promise: "An ending stands, whatever the finalizers behind it do",
+    file: "packages/worker/src/Normalise.ts",
+    guarded: "if (ending !== undefined) return ofEnding(attempt, ending)",
+    without: "",
+    test: "packages/worker/test/Dispatch.test.ts",
+    title: "finalizers that die change no outcome: not in the attempt's scope, nor behind an ending, wherever they are"
+  },
+  {
+    promise: "Finalizers are waited for a bounded time",
+    file: "packages/worker/src/Watchdog.ts",
+    guarded: "if (attempt.ending !== undefined || attempt.isClosing) return this.checkEnding(attempt, now)",
+    without: "",
+    test: "packages/worker/test/Dispatch.test.ts",
+    title: "finalizers that hang are waited for a bounded time, and change no outcome"
+  },
+  {
+    promise: "An onStuck that does not end is not waited for",
+    file: "packages/worker/src/Stuck.ts",
+    guarded: "over(`did not end within ${handlerGraceMs} ms`)",
+    without: "",
+    test: "packages/worker/test/Stuck.test.ts",
+    title: "an onStuck that throws, fails, dies or hangs is logged and harms nothing"
+  },
+  {
+    promise: "A worker without a slot left hands back what waits there",
+    file: "packages/worker/src/Dispatch.ts",
+    guarded: "if (inFlight.isStuck) this.handBackBuffer()",
+    without: "",
+    test: "packages/worker/test/Stuck.test.ts",
+    title: "hands over what waits there and its duties, claims nothing, and is back at work when a slot comes free"
+  },
+  {
+    promise: "A worker without a slot left claims nothing",
+    file: "packages/worker/src/InFlight.ts",
+    guarded: "if (this.isStuck) return 0",
+    without: "",
+    test: "packages/worker/test/Stuck.test.ts",
+    title: "hands over what waits there and its duties, claims nothing, and is back at work when a slot comes free"
+  },
+  {
+    promise: "A worker without a slot left resigns its duties",
+    file: "packages/worker/src/Standing.ts",
+    guarded: "drain.hasBegun || inFlight.isStuck",
+    without: "drain.hasBegun",
+    test: "packages/worker/test/Stuck.test.ts",
+    title: "hands over what waits there and its duties, claims nothing, and is back at work when a slot comes free"
+  },
+  {
+    promise: "A failure that archives records the death",
+    file: "packages/postgres/migrations/0005_settle.sql",
+    guarded: "m.next_state = 'archived' and v_is_handled then",
+    without: "false then",
+    test: "packages/postgres/test/DeathCallbacks.test.ts",
+    title: "what a settlement archives, with its reason, once, however often it is repeated"
+  },
+  {
+    promise: "A lost lease that archives records the death",
+    file: "packages/postgres/migrations/0005_settle.sql",
+    guarded: "case when w.state = 'archived'\n      then headgate",
+    without: "case when false\n      then headgate",
+    test: "packages/postgres/test/DeathCallbacks.test.ts",
+    title: "a job whose worker died and that would be tried again past its deadline"
+  },
+  {
+    promise: "A sleep that archives records the death",
+    file: "packages/postgres/src/Checkpoints.ts",
+    guarded: "case when h.state = 'archived'",
+    without: "case when false",
+    test: "packages/postgres/test/DeathCallbacks.test.ts",
+    title: "a job put to sleep past its deadline"
+  },
+  {
+    promise: "The sweep records the deaths it brings",
+    file: "packages/postgres/migrations/0006_duties.sql",
+    guarded: "  perform headgate.record_callbacks(v_overdue || v_late);\n",
+    without: "",
+    test: "packages/postgres/test/DeathCallbacks.test.ts",
+    title: "what the sweep finds past its deadline, waiting or running, or past its time in the queue"
+  },
+  {
+    promise: "The gate records the deaths of those that come too late",
+    file: "packages/postgres/migrations/0004_admit.sql",
+    guarded: "  perform headgate.record_callbacks(p_late);\n",
+    without: "",
+    test: "packages/postgres/test/DeathCallbacks.test.ts",
+    title: "what the gate meets too late, and what it discards"
+  },
+  {
+    promise: "A discard records the death",
+    file: "packages/postgres/migrations/0007_control.sql",
+    guarded: "  perform headgate.record_callbacks(v_archived);\n",
+    without: "",
+    test: "packages/postgres/test/DeathCallbacks.test.ts",
+    title: "what the gate meets too late, and what it discards"
+  },
+  {
+    promise: "Deaths of kinds without a handler are not kept",
+    file: "packages/postgres/migrations/0013_death_callbacks.sql",
+    guarded: "from headgate.job j\n      join headgate.callback_kind k on k.kind = j.kind",
+    without: "from headgate.job j",
+    test: "packages/postgres/test/DeathCallbacks.test.ts",
+    title: "nothing of a transaction that is rolled back, and nothing of kinds nobody has declared"
+  },
+  {
+    promise: "A claimed death is given to nobody else",
+    file: "packages/postgres/migrations/0013_death_callbacks.sql",
+    guarded: "and c.due_at_ms <= v_now and c.schema_version",
+    without: "and c.schema_version",
+    test: "packages/postgres/test/DeathCallbacks.test.ts",
+    title: "a death is given to one worker at a time, and to the next under the same key when its claim has run out"
+  },
+  {
+    promise: "Rivals are not given the same death",
+    file: "packages/postgres/migrations/0013_death_callbacks.sql",
+    guarded: "limit k.most for no key update skip locked",
+    without: "limit k.most",
+    test: "packages/postgres/test/DeathCallbacks.test.ts",
+    title: "twenty claims at once give each death out once"
+  },
+  {
+    promise: "A worker is given no death of a version above its own",
+    file: "packages/postgres/migrations/0013_death_callbacks.sql",
+    guarded: "and c.schema_version <= k.version\n",
+    without: "\n",
+    test: "packages/postgres/test/DeathCallbacks.test.ts",
+    title: "a worker is given no death whose payload is of a version above its own"
+  },
+  {
+    promise: "A call is settled by its current claim only",
+    file: "packages/postgres/migrations/0013_death_callbacks.sql",
+    guarded: "where c.key = i.key and c.fence = i.fence and",
+    without: "where c.key = i.key and",
+    test: "packages/worker/test/DeathCallbacks.test.ts",
+    title: "a call that outlives its claim changes nothing of the one that another worker makes under the same key"
+  },
+  {
+    promise: "Calls that no worker survives come to an end",
+    file: "packages/postgres/migrations/0013_death_callbacks.sql",
+    guarded: "d.calls >= k.max_calls or d.lost >= 5 as is_over",
+    without: "d.calls >= k.max_calls as is_over",
+    test: "packages/postgres/test/DeathCallbacks.test.ts",
+    title: "a death that may be what ends its workers is given up after five of them"
+  },
+  {
+    promise: "What failed too often is not forgotten",
+    file: "packages/postgres/migrations/0013_death_callbacks.sql",
+    guarded: "where o.state = 'delivered' and o.ended_at_ms",
+    without: "where o.ended_at_ms",
+    test: "packages/postgres/test/DeathCallbacks.test.ts",
+    title: "what was delivered is forgotten a day later, what failed is kept, and so is a kind while it is declared"
+  },
+  {
+    promise: "A death handler has a bounded time",
+    file: "packages/worker/src/DeathCallbacks.ts",
+    guarded: "yield* Effect.timeoutOption(Fiber.await(fiber), timeoutMs)",
+    without: "Option.some(yield* Fiber.await(fiber))",
+    test: "packages/worker/test/DeathCallbacks.test.ts",
+    title: "a handler that is too slow is interrupted and called again"
+  },
+  {
+    promise: "A call that a drain interrupts is handed back",
+    file: "packages/worker/src/DeathCallbacks.ts",
+    guarded: "  if (call.isStopped && Cause.hasInterruptsOnly(exit.cause)) return { _tag: \"handed_back\" }\n",
+    without: "",
+    test: "packages/worker/test/DeathCallbacks.test.ts",
+    title: "a drain waits for a call, and hands back uncounted what does not end within the grace"
+  },
+  {
+    promise: "A drain waits for the calls under way",
+    file: "packages/worker/src/DeathCallbacks.ts",
+    guarded: "return Effect.andThen(until(isDone, graceEnd), rest)",
+    without: "return rest",
+    test: "packages/worker/test/DeathCallbacks.test.ts",
+    title: "a drain waits for a call, and hands back uncounted what does not end within the grace"
+  },
+  {
+    promise: "A quiet worker calls no death handler",
+    file: "packages/worker/src/DeathCallbacks.ts",
+    guarded: "free.length === 0 || !this.parts.isTaking()",
+    without: "free.length === 0",
+    test: "packages/worker/test/DeathCallbacks.test.ts",
+    title: "a worker that is told to take no work calls nothing until it resumes"
+  },
+  {
+    promise: "A call that ended is settled when the store answers again",
+    file: "packages/worker/src/DeathCallbacks.ts",
+    guarded: "monotonicMs() < call.until ? Effect.delay",
+    without: "false ? Effect.delay",
+    test: "packages/worker/test/DeathCallbacks.test.ts",
+    title: "an outage of the store while a handler runs costs no call"
+  },
+  {
+    promise: "A handler that does not stop keeps its slot",
+    file: "packages/worker/src/DeathCallbacks.ts",
+    guarded: "    yield* Fiber.await(fiber)\n    lane.taken--",
+    without: "    lane.taken--",
+    test: "packages/worker/test/DeathCallbacks.test.ts",
+    title: "a handler that does not stop keeps the slot of its own kind only, and its death is called again"
+  },
+  {
+    promise: "After a failover that lost commits, the fence alone is nobody's",
+    file: "packages/postgres/migrations/0005_settle.sql",
+    guarded: `and j.id = i.job_id and ${lease}\n          and j.retention_ms > 0`,
+    without: "and j.id = i.job_id and j.fence = i.fence and j.retention_ms > 0",
+    test: "test/failover/Failover.test.ts",
+    title:
+      "after a failover that lost commits work goes on within 10 seconds, no lease is accepted twice, and only what was lost runs again"
+  },
+  {
+    promise: "Connections to a server that has become read-only are left",
+    file: "packages/postgres/src/ControlSql.ts",
+    guarded: "if (sqlState(error) === ReadOnly.READ_ONLY) isReadOnly()",
+    without: "",
+    test: "packages/postgres/test/ReadOnly.test.ts",
+    title: "is a typed failure, and its connections are left, the application's as well"
+  },
+  {
+    promise: "A server that takes no writes is not listened to",
+    file: "packages/postgres/src/Wakeups.ts",
+    guarded: "row?.[\"read_only\"] === \"on\"",
+    without: "false && row",
+    test: "packages/postgres/test/ReadOnly.test.ts",
+    title: "is not listened to"
+  },
+  {
+    promise: "A role's limits for the application's statements are not the store's",
+    file: "packages/postgres/src/ControlSql.ts",
+    guarded: "  statement_timeout: \"0\",\n",
+    without: "",
+    test: "packages/postgres/test/ControlSql.test.ts",
+    title: "limits that are set for the application's statements are not the store's"
+  },
+  {
+    promise: "Behind a pooler the store does not start under another isolation than it needs",
+    file: "packages/postgres/src/ControlSql.ts",
+    guarded: "if (settings.transactionPooling) yield* refuseIsolation(client)",
+    without: "",
+    test: "test/pgbouncer/PgBouncer.test.ts",
+    title: "is refused where the role's transactions are not read committed, which the store cannot change there"
+  },
+  {
+    promise: "A handler's query on a server without room, or without writes, is charged to nobody",
+    file: "packages/worker/src/DatabaseFault.ts",
+    guarded: "25006|53300|",
+    without: "",
+    test: "packages/worker/test/Normalise.test.ts",
+    title: "what another try would meet again is fatal, an outage of the database charges nothing, the rest is retried"
+  },
+  {
+    promise: "What a completion or a sleep frees under a ceiling is asked for at once",
+    file: "packages/worker/src/Dispatch.ts",
+    guarded: "      this.parts.settledItself()\n",
+    without: "",
+    test: "packages/worker/test/Admission.test.ts",
+    title: "what a completion or a sleep frees under a ceiling is given away at once"
+  },
+  {
+    promise: "Older versions of a payload of nothing are read",
+    file: "packages/core/src/Upcast.ts",
+    guarded: "bytes.length === 0",
+    without: "bytes.length < 0",
+    test: "packages/core/test/Task.test.ts",
+    title: "a payload of nothing has versions as well, and may become something"
   }
 ]

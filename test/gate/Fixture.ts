@@ -52,12 +52,13 @@ export const insert = (jobs: ReadonlyArray<NewJob>, atMs: number) => {
 const SEPARATOR = "\u001f"
 
 const insertSql = `with given as materialized (
-    select g.*, coalesce(g.classes, '{}') as class_names, coalesce(g.limits, '{}') as limit_names
+    select g.*, coalesce(g.classes, '{}') as class_names, coalesce(g.limits, '{}') as limit_names,
+      g.keys <> '' or g.weights is not null as varies
     from json_to_recordset($1::text::json) as g(id text, queue text, kind text, partition text, priority int, pin text,
       "deadlineAt" bigint, at bigint, classes text[], limits text[], keys text, weights int[])
   ), made as (
-    insert into headgate.lane (queue, kind, version, suspect, worker, is_partitioned, classes, limits)
-    select distinct g.queue, g.kind, 1, false, g.pin, g.partition <> '', g.class_names, g.limit_names from given g
+    insert into headgate.lane (queue, kind, version, suspect, worker, is_partitioned, varies, classes, limits)
+    select distinct g.queue, g.kind, 1, false, g.pin, g.partition <> '', g.varies, g.class_names, g.limit_names from given g
     on conflict do nothing returning *
   ), lane as (
     select * from made union all select l.* from headgate.lane l where not l.suspect and l.version = 1
@@ -67,7 +68,7 @@ const insertSql = `with given as materialized (
     select g.id, g.queue, g.kind, 'available', g.partition, g.priority, l.id, g.keys, g.weights, g."deadlineAt",
       g.at, g.at, 0, 1, 3, 3, g.id, 'null'
     from given g join lane l on l.queue = g.queue and l.kind = g.kind and l.worker = g.pin
-      and l.is_partitioned = (g.partition <> '') and l.classes = g.class_names and l.limits = g.limit_names
+      and l.is_partitioned = (g.partition <> '') and l.varies = g.varies and l.classes = g.class_names and l.limits = g.limit_names
     returning id
   ) select coalesce(json_agg(s.id), '[]')::text as json from stored s`
 

@@ -10,6 +10,8 @@ export interface Child {
   readonly handled: () => number
   readonly cpuMicros: () => number
   readonly forget: () => void
+  /** The claims' times that came in since the latest call. */
+  readonly takeClaims: () => ReadonlyArray<number>
   readonly close: () => Promise<void>
   readonly kill: () => void
 }
@@ -17,13 +19,15 @@ export interface Child {
 export const spawn = (assignment: Assignment): Child => {
   const script = new URL("./measured.ts", import.meta.url)
   const child = ChildProcess.fork(script, [JSON.stringify(assignment)], {
-    execArgv: ["--conditions=headgate-source", "--disable-warning=ExperimentalWarning"]
+    execArgv: ["--conditions=headgate-source", "--disable-warning=ExperimentalWarning", "--expose-gc"]
   })
   const ended = new Promise<number | null>((resolve) => child.once("exit", resolve))
   let handled = 0
   let cpuMicros = 0
+  let claims: Array<number> = []
   child.on("message", (report: Report) => {
     if (report.type === "handled") handled = report.jobs
+    if (report.type === "claims") claims.push(...report.ms)
     if ("cpuMicros" in report) cpuMicros = report.cpuMicros
   })
   const next: Child["next"] = (type) =>
@@ -46,6 +50,11 @@ export const spawn = (assignment: Assignment): Child => {
     forget: () => {
       handled = 0
     },
+    takeClaims: () => {
+      const taken = claims
+      claims = []
+      return taken
+    },
     close: async () => {
       if (child.exitCode === null && child.connected) child.send("close")
       const timer = setTimeout(() => child.kill("SIGKILL"), 15_000)
@@ -57,6 +66,20 @@ export const spawn = (assignment: Assignment): Child => {
     }
   }
 }
+
+/** Gives the order and waits for the report that answers it. */
+export const ask = <T extends Report["type"]>(
+  child: Child,
+  order: Order,
+  type: T
+): Promise<Extract<Report, { type: T }>> => {
+  const answer = child.next(type)
+  child.order(order)
+  return answer
+}
+
+export const handledBy = (children: ReadonlyArray<Child>): number =>
+  children.reduce((sum, child) => sum + child.handled(), 0)
 
 const isOf = <T extends Report["type"]>(type: T) => (report: Report): report is Extract<Report, { type: T }> =>
   report.type === type

@@ -8,29 +8,34 @@ export interface Measurement {
   readonly value: number
 }
 
-/** What a job costs, besides time; each is a metric of its own, named after the speed it belongs to. */
+/** What a job or step costs, besides time; each is a metric of its own, named after the speed it belongs to. */
 export const costs = [
-  { name: "commits", unit: "per job" },
-  { name: "WAL", unit: "bytes/job" },
-  { name: "process CPU", unit: "us/job" },
-  { name: "database CPU", unit: "us/job" }
+  { name: "commits", unit: "" },
+  { name: "WAL", unit: "bytes" },
+  { name: "process CPU", unit: "us" },
+  { name: "database CPU", unit: "us" }
 ] as const
 
 export const costMetric = (metric: string, cost: string): string => `${metric}: ${cost}`
 
-export const measurements = (
+export const isCost = (metric: string): boolean => costs.some(({ name }) => metric.endsWith(`: ${name}`))
+
+/** A speed of `count` jobs or steps, and what each cost. */
+export const speed = (
   metric: string,
-  jobs: number,
+  each: "job" | "step",
+  count: number,
   elapsedMs: number,
   processMicros: number,
   { commits, cpuMicros, walBytes }: Cost
 ): ReadonlyArray<Measurement> => {
   const totals = [commits, walBytes, processMicros, cpuMicros]
   return [
-    { metric, unit: "jobs/s", value: jobs / (elapsedMs / 1000) },
+    { metric, unit: `${each}s/s`, value: count / (elapsedMs / 1000) },
     ...costs.flatMap(({ name, unit }, index) => {
       const total = totals[index]
-      return total === undefined ? [] : [{ metric: costMetric(metric, name), unit, value: total / jobs }]
+      const perEach = unit === "" ? `per ${each}` : `${unit}/${each}`
+      return total === undefined ? [] : [{ metric: costMetric(metric, name), unit: perEach, value: total / count }]
     })
   ]
 }
@@ -65,8 +70,8 @@ export class Collection {
     }
   }
 
-  /** `base` names the raw setting that counts as 1. */
-  results(base: string): ReadonlyArray<Result> {
+  /** `bases` names the raw settings that count as 1, each for the metrics it was measured by. */
+  results(bases: ReadonlyArray<string>): ReadonlyArray<Result> {
     const plain = [...this.#values.values()].map(({ metric, subject, unit, values }) => ({
       ...subject,
       metric,
@@ -78,7 +83,7 @@ export class Collection {
     }))
     return plain.map((result) => {
       const raw = plain.find((other) =>
-        other.system === "raw" && other.setting === base && other.workload === result.workload &&
+        other.system === "raw" && bases.includes(other.setting) && other.workload === result.workload &&
         other.processes === result.processes && other.metric === result.metric
       )
       return { ...result, ratio_to_raw: raw === undefined || raw.median === 0 ? null : result.median / raw.median }
@@ -87,8 +92,14 @@ export class Collection {
 }
 
 export const median = (values: ReadonlyArray<number>): number => {
-  const sorted = [...values].sort((a, b) => a - b)
+  const sorted = ascending(values)
   const middle = sorted.length >> 1
   const upper = sorted[middle] ?? Number.NaN
   return sorted.length % 2 === 1 ? upper : (upper + (sorted[middle - 1] ?? Number.NaN)) / 2
 }
+
+/** The smallest value that at least this share of all do not exceed. */
+export const percentile = (values: ReadonlyArray<number>, share: number): number =>
+  ascending(values)[Math.max(0, Math.ceil(share * values.length) - 1)] ?? Number.NaN
+
+const ascending = (values: ReadonlyArray<number>): ReadonlyArray<number> => [...values].sort((a, b) => a - b)

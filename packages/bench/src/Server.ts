@@ -29,9 +29,15 @@ export interface Cost {
 export interface Server {
   readonly version: string
   readonly settings: Readonly<Record<string, string>>
-  /** A copy of the system's template; the template is made at the first call. */
-  readonly fresh: (system: System) => Promise<Database>
+  /** A copy of a template; the template is made at the first call that names its system and ground. */
+  readonly fresh: (system: System, ground?: Ground) => Promise<Database>
   readonly close: () => Promise<void>
+}
+
+/** What a database holds before a measurement begins. */
+export interface Ground {
+  readonly key: string
+  readonly lay: (client: Pg.Client, url: string) => Promise<void>
 }
 
 export interface Database {
@@ -54,20 +60,22 @@ export const connect = async (url: string): Promise<Server> => {
   const templates = new Map<string, string>()
   let count = 0
 
-  const template = async (system: System): Promise<string> => {
-    const known = templates.get(system.name)
+  const template = async (system: System, ground: Ground | undefined): Promise<string> => {
+    const key = `${system.name} ${ground?.key ?? ""}`
+    const known = templates.get(key)
     if (known !== undefined) return known
-    const name = `${run}_${system.name.replaceAll(/\W/g, "_")}`
-    await admin.query(`create database ${name}`)
-    templates.set(system.name, name)
-    await system.install(urlOf(url, name))
+    const name = `${run}_template_${templates.size}`
+    await copy(admin, name, ground === undefined ? "template0" : await template(system, undefined))
+    templates.set(key, name)
+    if (ground === undefined) await system.install(urlOf(url, name))
+    else await lay(ground, urlOf(url, name))
     return name
   }
 
-  const fresh = async (system: System): Promise<Database> => {
-    const source = await template(system)
+  const fresh = async (system: System, ground?: Ground): Promise<Database> => {
+    const source = await template(system, ground)
     const name = `${run}_${++count}`
-    await admin.query(`create database ${name} template ${source}`)
+    await copy(admin, name, source)
     const client = await open(urlOf(url, name))
     return {
       url: urlOf(url, name),
@@ -92,10 +100,29 @@ export const connect = async (url: string): Promise<Server> => {
   return { version, settings, fresh, close }
 }
 
+/** Copies of files, which other than copies of pages do not grow the log by the size of the database. */
+const copy = async (admin: Pg.Client, name: string, source: string): Promise<void> => {
+  await admin.query(`create database ${name} template ${source} strategy file_copy`)
+}
+
+const lay = async (ground: Ground, url: string): Promise<void> => {
+  const client = await open(url)
+  await ground.lay(client, url)
+  await client.query("vacuum analyze")
+  await client.end()
+}
+
 export const one = async (client: Pg.Client, sql: string, values: ReadonlyArray<unknown> = []): Promise<unknown> => {
   const { rows } = await client.query<Array<unknown>>({ text: sql, values: [...values], rowMode: "array" })
   return rows[0]?.[0]
 }
+
+/** `rows` is what follows `from`. */
+export const countOf = async (client: Pg.Client, rows: string): Promise<number> =>
+  Number(await one(client, `select count(*) from ${rows}`))
+
+export const holdsAny = async (client: Pg.Client, rows: string): Promise<boolean> =>
+  await one(client, `select exists (select from ${rows})`) === true
 
 const open = async (url: string): Promise<Pg.Client> => {
   const client = new Pg.Client({ connectionString: url })

@@ -58,7 +58,7 @@ export const awaitEnd = Effect.fnUntraced(function*(
   yield* isOfTask(definition, job)
   if (job.state === "completed") return Option.getOrUndefined(yield* patiently(resultOf(definition, id)))
   const failure = yield* patiently(inspect.failure(job.id))
-  const isItsError = job.reason === "exhausted" || job.reason === "fatal"
+  const isItsError = job.reason === "exhausted" || job.reason === "fatal" || job.reason === "skipped"
   if (isItsError && failure?.encoded !== undefined) {
     const error = definition.error.decode(failure.encoded)
     if (Result.isSuccess(error)) return yield* Effect.fail(error.success)

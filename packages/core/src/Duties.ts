@@ -5,6 +5,7 @@
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
 import type { JobId, WorkerId } from "./Ids.ts"
+import type { RedrivePause, RedriveState } from "./Redrive.ts"
 import type { StoreUnavailable } from "./Refusals.ts"
 import type { State, TerminalReason } from "./State.ts"
 
@@ -33,6 +34,22 @@ export interface Promotion {
   readonly nextDueInMs: number | undefined
 }
 
+/** A step of a redrive, and where the redrive stands after it. */
+export interface RedriveStep {
+  readonly redriveId: string
+  /** Jobs of this step that became available. */
+  readonly moved: number
+  readonly state: RedriveState
+  readonly pausedFor: RedrivePause | undefined
+}
+
+export interface RedriveRound {
+  /** Undefined when none was due. */
+  readonly step: RedriveStep | undefined
+  /** Store time until the next step is due; undefined when no redrive runs. */
+  readonly nextDueInMs: number | undefined
+}
+
 export class Duties extends Context.Service<Duties, {
   /** True when `holder` holds the duty for the next `leaseMs`; call again to keep it. */
   readonly claimDuty: (duty: string, holder: WorkerId, leaseMs: number) => Effect.Effect<boolean, StoreUnavailable>
@@ -52,4 +69,6 @@ export class Duties extends Context.Service<Duties, {
   readonly evictRetained: (limit: number) => Effect.Effect<number, StoreUnavailable>
   /** Notes which of the first waiting jobs are held, and by which policy; answers how many intervals it opened or closed. */
   readonly observeHolds: (limit: number) => Effect.Effect<number, StoreUnavailable>
+  /** The next step of the redrive that is due: a batch of its jobs is moved, or the outcome of its stage is looked at. */
+  readonly redriveStep: Effect.Effect<RedriveRound, StoreUnavailable>
 }>()("@headgate/core/Duties") {}

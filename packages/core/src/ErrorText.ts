@@ -23,9 +23,17 @@ export const storedError = (failure: unknown): StoredError => {
   const message = tag === "SqlError" ? innermostMessage(failure) : messageOf(failure)
   return {
     tag,
-    message: bounded(message, MAX_ERROR_MESSAGE_BYTES),
-    text: bounded(causes(failure, entry(failure, tag, message)), MAX_ERROR_TEXT_BYTES)
+    message: boundedText(message, MAX_ERROR_MESSAGE_BYTES),
+    text: boundedText(causes(failure, entry(failure, tag, message)), MAX_ERROR_TEXT_BYTES)
   }
+}
+
+/** Any value as storable text of at most `maxBytes`, read as carefully as an error is. An error is its tag and message. */
+export const shownText = (value: unknown, maxBytes: number): string => {
+  if (typeof value === "string") return boundedText(value, maxBytes)
+  if (!(value instanceof Error)) return boundedText(shownOrNot(value), maxBytes)
+  const message = messageOf(value)
+  return boundedText(message === "" ? tagOf(value) : `${tagOf(value)}: ${message}`, maxBytes)
 }
 
 const causes = (failure: unknown, first: string): string => {
@@ -42,8 +50,8 @@ const causes = (failure: unknown, first: string): string => {
 }
 
 const entry = (failure: unknown, tag: string, message: string): string => {
-  const head = message === "" ? tag : `${tag}: ${bounded(message, MAX_PART_BYTES)}`
-  return head + bounded(framesOf(failure, message), MAX_PART_BYTES)
+  const head = message === "" ? tag : `${tag}: ${boundedText(message, MAX_PART_BYTES)}`
+  return head + boundedText(framesOf(failure, message), MAX_PART_BYTES)
 }
 
 // What the database said stands below two wrappers that only say that a query failed.
@@ -87,9 +95,12 @@ const storableTag = (tag: string): string =>
 const messageOf = (failure: unknown): string => {
   const message = read(failure, "message")
   if (typeof message === "string" && message !== "") return message
-  if (typeof failure === "string") return failure
+  return typeof failure === "string" ? failure : shownOrNot(failure)
+}
+
+const shownOrNot = (value: unknown): string => {
   try {
-    return shown(failure, 0)
+    return shown(value, 0)
   } catch {
     return "[a value that cannot be shown]"
   }
@@ -143,7 +154,8 @@ const read = (value: unknown, key: PropertyKey): unknown => {
   }
 }
 
-const bounded = (text: string, maxBytes: number): string => {
+/** Repaired, and cut to at most `maxBytes` UTF-8 bytes with the mark of what was cut. The cost is bounded by `maxBytes`. */
+export const boundedText = (text: string, maxBytes: number): string => {
   const head = toStorableText(text.length > maxBytes ? text.slice(0, maxBytes) : text)
   if (text.length <= maxBytes && fitsUtf8(head, maxBytes)) return head
   const kept = cutUtf8(head, maxBytes - MAX_MARK_BYTES)

@@ -2,10 +2,13 @@
  * What telemetry hears. Plain data, made only when somebody listens; nothing to install is the no-op.
  */
 import * as Context from "effect/Context"
+import type { RedriveStep } from "./Duties.ts"
 import type { EndedAtGate } from "./Gate.ts"
 import type { InterruptionReason } from "./Leases.ts"
 import type { OutcomeName } from "./Outcome.ts"
 import type { State } from "./State.ts"
+import type { StuckEvidence } from "./Stuck.ts"
+import type { WorkerCommand } from "./WorkerControl.ts"
 
 export type Event =
   | {
@@ -53,17 +56,29 @@ export type Event =
   /** The gate ended them instead of admitting them, or for a newer one; `fingerprint` also by the sweep. */
   | { readonly _tag: "JobsTurnedAway"; readonly jobs: ReadonlyArray<EndedAtGate> }
   | { readonly _tag: "JobsEvicted"; readonly count: number }
-  /** A handler has not stopped within the worker's `handlerGrace`: its attempt is settled without it, its slot stays taken. */
-  | { readonly _tag: "HandlerStuck"; readonly jobId: string; readonly kind: string; readonly reason: StuckReason }
+  /** A death handler failed as often as it may for this death: it is kept as failed until an operator retries it. */
+  | {
+    readonly _tag: "DeathHandlerGaveUp"
+    readonly key: string
+    readonly jobId: string
+    readonly kind: string
+    readonly error: string
+  }
+  /** A step of a redrive brought archived jobs back, or the redrive ended or paused by itself. */
+  | ({ readonly _tag: "JobsRedriven" } & RedriveStep)
+  | ({ readonly _tag: "JobStuck" } & StuckEvidence)
+  /** An operator told this worker, by `WorkerControl`, and it has taken it up. */
+  | {
+    readonly _tag: "WorkerTold"
+    readonly worker: string
+    readonly command: WorkerCommand
+    readonly actor: string | undefined
+  }
+  /** The worker's process stayed above its `memoryLimit`: the worker drains and ends. */
+  | { readonly _tag: "MemoryLimitReached"; readonly worker: string; readonly bytes: number; readonly limit: number }
   /** A loop of the worker met a store fault and tries again. Told once per outage. */
   | { readonly _tag: "StoreUnreachable"; readonly operation: string; readonly message: string }
   | { readonly _tag: "StoreReachable"; readonly operation: string }
-
-/**
- * Why a handler should have stopped: it was interrupted for this reason, it ended its own attempt (`ended`: a snooze, a
- * completion), or it has answered and what it registered with its scope does not end (`finalizers`).
- */
-export type StuckReason = InterruptionReason | "ended" | "finalizers"
 
 export interface Telemetry {
   /** False spares the making of events. */

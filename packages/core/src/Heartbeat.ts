@@ -9,6 +9,7 @@ import type * as Scope from "effect/Scope"
 import type { LeaseRef, WorkerId } from "./Ids.ts"
 import type { LostLease } from "./Leases.ts"
 import type { StoreUnavailable } from "./Refusals.ts"
+import type { WorkerOrders, WorkerStanding } from "./WorkerControl.ts"
 
 export interface HeartbeatOptions {
   readonly worker: WorkerId
@@ -21,6 +22,11 @@ export interface HeartbeatOptions {
   readonly leaseMs: number
   /** Renewal stops once the event loop has been blocked this long, so that a wedged process loses its work. */
   readonly maxBlockedMs: number
+  /**
+   * A process whose worker was told to terminate, and whose event loop is blocked still so much later, is killed. Left
+   * out, it never is: it is no process of the worker's own, or the store can do nothing about a blocked one.
+   */
+  readonly killAfterMs?: number | undefined
 }
 
 /** Times are the process's monotonic clock, in milliseconds (`monotonicMs`). */
@@ -31,13 +37,17 @@ export interface HeartbeatSession {
   readonly lost: Queue.Dequeue<LostLease>
   /** Each change of whether the store accepts the beats: undefined when it does, else why not. Absent: it cannot tell. */
   readonly beats?: Queue.Dequeue<StoreUnavailable | undefined> | undefined
+  /** What operators tell this worker, each time it has changed. Absent: they cannot. */
+  readonly orders?: Queue.Dequeue<WorkerOrders> | undefined
+  /** What the next beats say of the worker. */
+  readonly stand?: ((standing: WorkerStanding) => void) | undefined
 }
 
 export interface TrackedLease {
   /** Until when this process may believe it owns the job: one lease after its last accepted renewal was sent. */
   readonly validUntil: () => number
-  /** An accepted checkpoint sent at `sentAt` extended the lease. */
-  readonly extended: (sentAt: number) => void
+  /** An accepted write sent at `sentAt` extended the lease: by one lease, or by `ms`. Never shortens it. */
+  readonly extended: (sentAt: number, ms?: number) => void
   /** Stops renewing. */
   readonly end: () => void
 }

@@ -4,12 +4,15 @@
  */
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
+import type { AttemptLog } from "./AttemptLog.ts"
 import type { Checkpoint } from "./Checkpoint.ts"
 import type { JobId } from "./Ids.ts"
 import type { JobOutput, JobResult } from "./Output.ts"
 import type { JobProgress } from "./Progress.ts"
 import type { NotFound, StoreUnavailable } from "./Refusals.ts"
 import type { State } from "./State.ts"
+import type { JobTracked } from "./TrackedWork.ts"
+import type { WorkerCommand } from "./WorkerControl.ts"
 
 export interface JobSummary {
   readonly id: JobId
@@ -48,6 +51,8 @@ export interface AttemptRecord {
   readonly outcome: string
   readonly errorTag: string | undefined
   readonly errorText: string | undefined
+  /** Undefined when it logged nothing, succeeded, or lost its lease: whoever lost that can no longer write. */
+  readonly log: AttemptLog | undefined
 }
 
 /** The error of a job's latest ended attempt. */
@@ -73,6 +78,21 @@ export interface WorkerMeta {
   readonly startedAtMs: number
   readonly seenAtMs: number
   readonly isLive: boolean
+  /** As it said at its last heartbeat. `quiet` and `draining` workers take no work. */
+  readonly status: "working" | "quiet" | "draining"
+  /** It does no duties until it is told to resume. */
+  readonly isResigned: boolean
+  /** The last command to it, by `WorkerControl.tell`. */
+  readonly command: ToldCommand | undefined
+}
+
+export interface ToldCommand {
+  readonly seq: number
+  readonly command: WorkerCommand
+  readonly actor: string | undefined
+  readonly atMs: number
+  /** The worker has said that it took it up, and all before it. */
+  readonly isApplied: boolean
 }
 
 export class Inspect extends Context.Service<Inspect, {
@@ -87,6 +107,8 @@ export class Inspect extends Context.Service<Inspect, {
   /** Undefined when the latest attempt left no error. */
   readonly failure: (id: JobId) => Effect.Effect<JobFailure | undefined, NotFound | StoreUnavailable>
   readonly progress: (id: JobId) => Effect.Effect<JobProgress | undefined, NotFound | StoreUnavailable>
+  /** The work that the attempt tracks which runs now; undefined when none runs, or it tracks nothing. */
+  readonly tracked: (id: JobId) => Effect.Effect<JobTracked | undefined, NotFound | StoreUnavailable>
   readonly output: (id: JobId) => Effect.Effect<JobOutput | undefined, NotFound | StoreUnavailable>
   /** At most 10,000 rows per state are counted. */
   readonly counts: (queue?: string) => Effect.Effect<StateCounts, StoreUnavailable>

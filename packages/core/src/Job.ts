@@ -4,6 +4,7 @@
 import * as Context from "effect/Context"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import type * as Fiber from "effect/Fiber"
 import type * as Option from "effect/Option"
 import type * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
@@ -52,6 +53,11 @@ export class Job extends Context.Service<Job, {
   readonly charge: (actual: number | ActualCost) => Effect.Effect<void, Invalid>
   readonly rateLimited: (options?: { readonly retryAfter?: Duration.Input | undefined }) => Effect.Effect<never>
   readonly release: Effect.Effect<never>
+  readonly extendLease: (duration: Duration.Input) => Effect.Effect<void, Invalid>
+  readonly track: <A, E, R>(
+    name: string,
+    effect: Effect.Effect<A, E, R>
+  ) => Effect.Effect<Fiber.Fiber<A, E>, E | Invalid, R>
   readonly completeWith: <A, E, R>(
     body: Effect.Effect<A, E, R>
   ) => Effect.Effect<A, E | StepRefusal | ForeignTransaction, R | Transactional>
@@ -94,6 +100,30 @@ export class Job extends Context.Service<Job, {
   }
   /** Hands the job back untouched: available at once, its place in the queue and all counters kept. */
   static readonly release: Effect.Effect<never, never, Job> = Effect.suspend(() => Job.use((job) => job.release))
+  /**
+   * Makes the lease last at least `duration` from now, 1 ms to a day, and answers when the store has it. For a handler
+   * about to block the event loop, or to be suspended with its process, for longer than the worker would keep the lease.
+   * Nothing shortens the lease again before the attempt ends: should the process die, the job waits that long for its
+   * next attempt. Timeout and deadline stay as they are. A lease that is lost already ends the attempt.
+   */
+  static extendLease(duration: Duration.Input): Effect.Effect<void, Invalid, Job> {
+    return Job.use((job) => job.extendLease(duration))
+  }
+  /**
+   * Forks work that the attempt waits for: it is settled when its handler and all that it tracks have ended. What fails
+   * or dies first decides, as if the handler had, and the rest is interrupted; so is everything when the attempt is
+   * interrupted or ended on purpose. Work that was interrupted by itself is no failure.
+   *
+   * The failure reaches the attempt, wherever the call stands: `E` is in its type so that the compiler asks for it among
+   * the task's errors. Operators see what runs, and since when, in `Inspect.tracked`. `name` is theirs: 1 to 128 bytes.
+   * Refused inside an open transaction. A step's record does not wait for what its body tracks.
+   */
+  static track<A, E, R>(
+    name: string,
+    effect: Effect.Effect<A, E, R>
+  ): Effect.Effect<Fiber.Fiber<A, E>, E | Invalid, R | Job> {
+    return Effect.flatMap(Job, (job) => job.track(name, effect))
+  }
   /** Commits `body`'s writes, its value as the job's result, and the job's success in one transaction, and ends the job. */
   static completeWith<A, E, R>(
     body: Effect.Effect<A, E, R>

@@ -4,6 +4,7 @@
  */
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
+import type { AttemptLog } from "./AttemptLog.ts"
 import type { Fence, JobId, LeaseRef } from "./Ids.ts"
 import type { Outcome } from "./Outcome.ts"
 import type { StoreUnavailable } from "./Refusals.ts"
@@ -13,6 +14,8 @@ import type { State, TerminalReason } from "./State.ts"
 export type InterruptionReason =
   | "lease_lost"
   | "timeout"
+  | "step_timeout"
+  | "progress_stalled"
   | "deadline"
   | "operator_cancel"
   | "shutdown"
@@ -45,6 +48,9 @@ export interface Charge {
 /** The most one attempt can be said to have cost. */
 export const MAX_CHARGE = 1_000_000_000
 
+/** The longest time from now, a day, that an attempt can have its lease extended to. */
+export const MAX_LEASE_EXTENSION_MS = 86_400_000
+
 export interface Settlement {
   readonly lease: LeaseRef
   readonly outcome: Outcome
@@ -54,6 +60,8 @@ export interface Settlement {
    * not said.
    */
   readonly charges?: ReadonlyArray<Charge> | undefined
+  /** What the handler logged: kept with the record of an attempt that ended in anything but success. */
+  readonly log?: AttemptLog | undefined
 }
 
 /**
@@ -75,7 +83,10 @@ export type Settled =
   | { readonly _tag: "Rejected"; readonly jobId: JobId; readonly state: State | "missing" }
 
 export class Leases extends Context.Service<Leases, {
-  /** Extends each lease by `leaseMs` from store time, in one statement; answers which are lost and why. */
+  /**
+   * Extends each lease to at least `leaseMs` from store time, in one statement; answers which are lost and why. A lease
+   * that lasts longer already stays as it is.
+   */
   readonly renew: (leases: ReadonlyArray<LeaseRef>, leaseMs: number) => Effect.Effect<Renewal, StoreUnavailable>
   /**
    * Applies or refuses each outcome by itself, one answer per settlement in the order given. A refused, repeated or

@@ -22,8 +22,9 @@ export type Outcome =
   | { readonly _tag: "Fatal"; readonly error: OutcomeError }
   | { readonly _tag: "NotAFailure"; readonly delayMs: number; readonly error?: OutcomeError | undefined }
   | RateLimited
-  | { readonly _tag: "Snooze"; readonly delayMs: number }
-  | { readonly _tag: "Skip"; readonly reason: string }
+  | { readonly _tag: "Snooze"; readonly delayMs: number; readonly error?: OutcomeError | undefined }
+  /** With an error its message is what is stored as the reason. */
+  | { readonly _tag: "Skip"; readonly reason: string; readonly error?: OutcomeError | undefined }
   | { readonly _tag: "Revoke" }
   | { readonly _tag: "Undecodable"; readonly reason: string }
   | { readonly _tag: "CheckpointStale"; readonly reason: string }
@@ -83,8 +84,8 @@ export const notAFailure = (delayMs: number, error?: OutcomeError): Outcome => (
   error
 })
 export const rateLimited = (options: Omit<RateLimited, "_tag"> = {}): Outcome => ({ _tag: "RateLimited", ...options })
-export const snooze = (delayMs: number): Outcome => ({ _tag: "Snooze", delayMs })
-export const skip = (reason: string): Outcome => ({ _tag: "Skip", reason })
+export const snooze = (delayMs: number, error?: OutcomeError): Outcome => ({ _tag: "Snooze", delayMs, error })
+export const skip = (reason: string, error?: OutcomeError): Outcome => ({ _tag: "Skip", reason, error })
 export const revoke: Outcome = { _tag: "Revoke" }
 export const undecodable = (reason: string): Outcome => ({ _tag: "Undecodable", reason })
 export const checkpointStale = (reason: string): Outcome => ({ _tag: "CheckpointStale", reason })

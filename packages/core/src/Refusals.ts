@@ -78,21 +78,25 @@ export class StoreUnavailable extends Schema.TaggedError<StoreUnavailable>()("St
   cause: Schema.optionalKey(Schema.Defect())
 }) {}
 
-/** No such job (or it was evicted). */
-export class NotFound extends Schema.TaggedError<NotFound>()("NotFound", { id: Schema.String }) {
+/** No such job (or it was evicted); or, as `what` says, no such worker that is alive, or no such redrive. */
+export class NotFound extends Schema.TaggedError<NotFound>()("NotFound", {
+  id: Schema.String,
+  what: Schema.optionalKey(Schema.Literals(["worker", "redrive"]))
+}) {
   override get message(): string {
-    return `there is no job ${this.id}`
+    return this.what === "worker" ? `no worker ${this.id} is alive` : `there is no ${this.what ?? "job"} ${this.id}`
   }
 }
 
-/** The operation does not apply to a job in this state; nothing changed. */
+/** The operation does not apply to a job (or, as `what` says, a redrive) in this state; nothing changed. */
 export class WrongState extends Schema.TaggedError<WrongState>()("WrongState", {
   id: Schema.String,
   operation: Schema.String,
-  state: Schema.String
+  state: Schema.String,
+  what: Schema.optionalKey(Schema.Literal("redrive"))
 }) {
   override get message(): string {
-    return `${this.operation} does not apply to job ${this.id}, which is ${this.state}`
+    return `${this.operation} does not apply to ${this.what ?? "job"} ${this.id}, which is ${this.state}`
   }
 }
 

@@ -20,6 +20,8 @@ export type StepRefusal = DuplicateStep | CodecError | Invalid
 export interface StepCall<A> {
   readonly name: string
   readonly key: string | undefined
+  /** Undefined: the task's own, if it has one. */
+  readonly timeout: Duration.Input | undefined
   /** Undefined for a step that answers nothing. */
   readonly result: Codec<A> | undefined
 }
@@ -27,8 +29,17 @@ export interface StepCall<A> {
 /** What a step without a result schema answers. `void` alone would accept, and lose, any value. */
 export type Nothing = void | undefined
 
-export interface StepOptions {
+export interface SleepOptions {
   readonly key?: string | undefined
+}
+
+export interface StepOptions extends SleepOptions {
+  /**
+   * How long the body may take, at least 1 ms; what the step waits for at the store is not counted. A cursor's time
+   * starts anew with each saved position. Past it the attempt is interrupted and has timed out, with the error
+   * `StepTimeout`. Default: the task's `stepTimeout`.
+   */
+  readonly timeout?: Duration.Input | undefined
 }
 
 export interface StepResultOptions<A> extends StepOptions {
@@ -102,7 +113,7 @@ export class Step extends Context.Service<Step, {
   static sleep(
     name: string,
     duration: Duration.Input,
-    options?: StepOptions
+    options?: SleepOptions
   ): Effect.Effect<void, StepRefusal, Step> {
     return Effect.flatMap(Step, (step) => step.sleep(name, options?.key, duration))
   }
@@ -181,14 +192,18 @@ export class Once extends Context.Service<Once, {
     const result = options?.result
     return Effect.flatMap(Once, (once) =>
       result === undefined
-        ? once.run({ ...stepCall<void>(name, { key: options?.key }), effectKey }, Effect.asVoid(body))
-        : once.run({ ...stepCall<A>(name, { key: options?.key, result }), effectKey }, body))
+        ? once.run({ ...stepCall<void>(name, { ...options, result: undefined }), effectKey }, Effect.asVoid(body))
+        : once.run({ ...stepCall<A>(name, { ...options, result }), effectKey }, body))
   }
 }
 
-const stepCall = <A>(name: string, options: Partial<StepResultOptions<A>> | undefined): StepCall<A> => ({
+const stepCall = <A>(
+  name: string,
+  options: StepOptions & { readonly result?: Schema.Codec<A, unknown> | undefined } | undefined
+): StepCall<A> => ({
   name,
   key: options?.key,
+  timeout: options?.timeout,
   result: options?.result === undefined ? undefined : codecOf(options.result)
 })
 

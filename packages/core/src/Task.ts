@@ -7,23 +7,26 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import type * as Option from "effect/Option"
 import type * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
 import type { SqlError } from "effect/sql/SqlError"
 import { awaitEnd, type AwaitOptions, type JobEnded, resultOf } from "./Await.ts"
 import { Codec, type CodecError } from "./Codec.ts"
 import type { ConcurrencyLimit } from "./ConcurrencyLimit.ts"
+import { type Death, type DeathHandler, type DeathOptions, onDeath } from "./DeathHandler.ts"
 import { type EnqueueOptions, envelopeOf } from "./Enqueue.ts"
 import type { Envelope } from "./Envelope.ts"
 import { type Handler, handlerKey, type Registration } from "./Handler.ts"
 import type { JobId } from "./Ids.ts"
 import type { Inspect } from "./Inspect.ts"
 import { type AttemptServices, Job } from "./Job.ts"
+import type { OnErrors } from "./OnError.ts"
 import { type EnqueueRefusal, Producer } from "./Producer.ts"
 import type { Queue } from "./Queue.ts"
 import type { RateClass } from "./RateClass.ts"
 import type { ForeignTransaction, Invalid, NotFound, StoreUnavailable } from "./Refusals.ts"
 import type { RetryPolicy } from "./Retry.ts"
 import { Cursor, type CursorOptions, Once, type OnceOptions, type SavePosition, Step } from "./Step.ts"
-import type { Nothing, StepOptions, StepRefusal, StepResultOptions } from "./Step.ts"
+import type { Nothing, SleepOptions, StepOptions, StepRefusal, StepResultOptions } from "./Step.ts"
 import { defineTask, type TaskDefinition } from "./TaskDefinition.ts"
 import type { Transactional } from "./Transactional.ts"
 import type { Upcasts } from "./Upcast.ts"
@@ -73,6 +76,14 @@ export interface TaskOptions<P, S, E, Steps extends string> {
   readonly crashLimit?: number | undefined
   /** Bounds one attempt. */
   readonly timeout?: Duration.Input | undefined
+  /** Bounds the body of each step, at least 1 ms; see the step's own option `timeout`, which replaces it. Default none. */
+  readonly stepTimeout?: Duration.Input | undefined
+  /**
+   * Bounds the time in which an attempt makes no progress, at least 1 ms: starts or ends no step, saves no position,
+   * reports no progress and puts no output. Waiting for the store is not counted. Past it the attempt is interrupted and
+   * has timed out, with the error `ProgressStalled`. Default none.
+   */
+  readonly stallTimeout?: Duration.Input | undefined
   /** Bounds the job, counted from the later of enqueue and due time. */
   readonly deadline?: Duration.Input | undefined
   /** Bounds the wait for an attempt. */
@@ -81,6 +92,11 @@ export interface TaskOptions<P, S, E, Steps extends string> {
   readonly retention?: Duration.Input | undefined
   /** False for errors that are no failures: the job goes back without consuming an attempt. Default: all are failures. */
   readonly isFailure?: ((error: E) => boolean) | undefined
+  /**
+   * What becomes of the job, for every tag of `error`: an entry of `OnError`, or a function of the error to one. None may
+   * be missing. In place of `isFailure`, never beside it.
+   */
+  readonly onError?: NoInfer<OnErrors<E>> | undefined
 }
 
 /**
@@ -123,6 +139,16 @@ export interface Task<Kind extends string, P, S, E, Steps extends string> {
     handler: (payload: P) => Effect.Effect<S, E | AttemptRefusal, R>
   ) => Layer.Layer<Handler<Kind>, never, Exclude<R, AttemptServices>>
 
+  /**
+   * The layer that lets a worker call `handler` for each job of this task that was archived, once the archive is durable:
+   * at least once, under a key that stays the same, and again after it fails. Throws an `Invalid` for an option out of
+   * its bounds.
+   */
+  readonly onDeath: <R>(
+    handler: (death: Death<P, E>) => Effect.Effect<unknown, unknown, R>,
+    options?: DeathOptions
+  ) => Layer.Layer<DeathHandler<Kind>, never, Exclude<R, Scope.Scope>>
+
   /** `Step.run`, narrowed to the declared names. */
   readonly step: {
     <A extends Nothing, E2, R>(
@@ -140,7 +166,7 @@ export interface Task<Kind extends string, P, S, E, Steps extends string> {
   readonly sleep: (
     name: Steps,
     duration: Duration.Input,
-    options?: StepOptions
+    options?: SleepOptions
   ) => Effect.Effect<void, StepRefusal, Step>
   /** `Cursor.run`, narrowed to the declared names. */
   readonly cursor: {
@@ -210,6 +236,7 @@ const make = <const Kind extends string, P, S = void, E = never, const Steps ext
     // SAFETY: as above.
     result: resultOf.bind(undefined, definition) as Task<Kind, P, S, E, Steps>["result"],
     toLayer: (handler) => toLayer(kind, definition, handler),
+    onDeath: (handler, options = {}) => onDeath(kind, definition, handler, options),
     step: Step.run,
     sleep: Step.sleep,
     cursor: Cursor.run,

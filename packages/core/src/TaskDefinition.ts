@@ -6,6 +6,7 @@ import { Codec, type CodecError } from "./Codec.ts"
 import { MAX_ATTEMPTS_LIMIT } from "./EnqueueGuard.ts"
 import { refuseName } from "./Kind.ts"
 import { refuseInteger, wholeMillis, zeroOrMillis } from "./Millis.ts"
+import { type ErrorRule, errorRule, refuseOnErrors } from "./OnError.ts"
 import { MAX_OPAQUE_SCHEMA_VERSION } from "./Output.ts"
 import type { PolicyDefinition } from "./Policies.ts"
 import { Invalid } from "./Refusals.ts"
@@ -28,10 +29,13 @@ export interface TaskDefinition {
   /** As declared: the likely order. */
   readonly steps: ReadonlyArray<string>
   readonly stepMappings: ReadonlyArray<StepMapping>
+  readonly stepTimeoutMs: number | undefined
+  readonly stallTimeoutMs: number | undefined
   readonly decodePayload: (bytes: Uint8Array, version: number) => Result.Result<unknown, CodecError>
   readonly success: Codec<unknown>
   readonly error: Codec<unknown>
-  readonly isFailure: (error: unknown) => boolean
+  /** Asked about errors that the task's error schema encodes. */
+  readonly onError: ErrorRule
 }
 
 /** Throws the `Invalid` of the first rule that the definition breaks. */
@@ -42,7 +46,6 @@ export const defineTask = <P, S, E, Steps extends string>(
 ): TaskDefinition => {
   const {
     aliases = [],
-    isFailure,
     queue = "default",
     retry = defaultRetry,
     stepMappings = [],
@@ -60,6 +63,8 @@ export const defineTask = <P, S, E, Steps extends string>(
     stepSet: options.steps === undefined ? undefined : [...steps].sort(),
     steps,
     stepMappings,
+    stepTimeoutMs: millisOf(options.stepTimeout),
+    stallTimeoutMs: millisOf(options.stallTimeout),
     decodePayload: payloadDecoder({
       kind,
       version,
@@ -69,8 +74,7 @@ export const defineTask = <P, S, E, Steps extends string>(
     }),
     success: options.success === undefined ? erased(Schema.Void, kind) : erased(options.success, kind),
     error: options.error === undefined ? erased(Schema.Never, kind) : erased(options.error, kind),
-    // SAFETY: the worker asks only about errors that the task's error schema encodes.
-    isFailure: isFailure === undefined ? () => true : (error) => isFailure(error as E)
+    onError: errorRule<E>(options)
   }
 }
 
@@ -88,9 +92,12 @@ const refusals = <P, S, E, Steps extends string>(
   ifGiven(options.maxAttempts, (limit) => refuseInteger("maxAttempts", limit, 1, MAX_ATTEMPTS_LIMIT)),
   ifGiven(options.crashLimit, (limit) => refuseInteger("crashLimit", limit, 1, MAX_ATTEMPTS_LIMIT)),
   refuseDuration("timeout", options.timeout, wholeMillis),
+  refuseDuration("stepTimeout", options.stepTimeout, wholeMillis),
+  refuseDuration("stallTimeout", options.stallTimeout, wholeMillis),
   refuseDuration("deadline", options.deadline, wholeMillis),
   refuseDuration("queueTimeout", options.queueTimeout, wholeMillis),
   refuseDuration("retention", options.retention, zeroOrMillis),
+  ...refuseOnErrors(options),
   ...refuseSteps(options.steps ?? [], options.stepMappings ?? [])
 ]
 
@@ -117,6 +124,10 @@ const refuseDuration = (
   input: Duration.Input | undefined,
   check: typeof zeroOrMillis
 ): Invalid | undefined => ifGiven(input, (input) => Result.getOrUndefined(Result.flip(check(field, input))))
+
+/** Of a duration that was checked. */
+const millisOf = (input: Duration.Input | undefined): number | undefined =>
+  input === undefined ? undefined : Result.getOrThrow(wholeMillis("duration", input))
 
 const ifGiven = <A>(value: A | undefined, refuse: (value: A) => Invalid | undefined): Invalid | undefined =>
   value === undefined ? undefined : refuse(value)

@@ -30,7 +30,10 @@ const decodeOld = <P>(
   bytes: Uint8Array,
   from: number
 ): Result.Result<P, CodecError> => {
-  const parsed = isJson ? parseJson(bytes, { kind }) : Result.succeed<unknown>(bytes)
+  // A payload of nothing takes no bytes, and reads null as well.
+  const parsed = !isJson ? Result.succeed<unknown>(bytes) : bytes.length === 0
+    ? Result.succeed(null)
+    : parseJson(bytes, { kind })
   if (Result.isFailure(parsed)) return Result.fail(parsed.failure)
   let value = parsed.success
   for (let at = from; at < version; at++) {
@@ -45,7 +48,7 @@ const decodeOld = <P>(
 }
 
 const toJsonBytes = (value: unknown): Uint8Array | undefined => {
-  const text: string | undefined = JSON.stringify(value)
+  const text: string | undefined = JSON.stringify(value === undefined ? null : value)
   return text === undefined ? undefined : new TextEncoder().encode(text)
 }
 

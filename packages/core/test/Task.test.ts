@@ -60,6 +60,16 @@ describe("Task", () => {
     assert.include(Result.isFailure(decoded) ? decoded.failure.message : "", "version 2, this worker has 3")
   })
 
+  it("a payload of nothing has versions as well, and may become something", () => {
+    const nothing = new Uint8Array()
+    for (const same of [(old: unknown) => old, () => undefined]) {
+      const Steps = Task.make("steps", { payload: Schema.Void, version: 2, upcast: { 1: same } })
+      assert.isUndefined(Result.getOrThrow(Steps.definition.decodePayload(nothing, 1)))
+    }
+    const Some = Task.make("some", { payload: Schema.Int, version: 2, upcast: { 1: () => 7 } })
+    assert.strictEqual(Result.getOrThrow(Some.definition.decodePayload(nothing, 1)), 7)
+  })
+
   it("an upcast that throws is a readable refusal", () => {
     const Bad = Task.make("bad", {
       payload: Schema.String,
@@ -95,6 +105,8 @@ describe("Task", () => {
       ["maxAttempts", "ok", { maxAttempts: 0 }],
       ["crashLimit", "ok", { crashLimit: 1001 }],
       ["timeout", "ok", { timeout: "100 micros" }],
+      ["stepTimeout", "ok", { stepTimeout: 0 }],
+      ["stallTimeout", "ok", { stallTimeout: Number.POSITIVE_INFINITY }],
       ["retention", "ok", { retention: Number.NaN }]
     ]
     assert.deepStrictEqual(cases.map(([, kind, options]) => refused(kind, options)), cases.map(([field]) => field))

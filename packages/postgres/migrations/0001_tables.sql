@@ -1,5 +1,5 @@
--- The tables, in the order a job meets them: lane, job, step, effect, attempt, progress, output; then the house-keeping
--- tables worker and duty. All times are epoch milliseconds of the store's own clock, all lengths of time milliseconds.
+-- The tables, in the order a job meets them: lane, job, step, effect, attempt, progress, tracked, output; then the
+-- house-keeping tables worker and duty. All times are epoch milliseconds of the store's own clock, all lengths of time milliseconds.
 
 -- The only clock. One value a statement, whatever transaction it runs in; STABLE, so that index conditions may use it.
 create function headgate.now_ms() returns bigint language sql stable parallel safe as $$
@@ -21,6 +21,8 @@ create table headgate.lane (
   falls_back boolean not null default false,
   -- Its jobs name a partition other than ''.
   is_partitioned boolean not null default false,
+  -- Its jobs have keys, or cost other than 1.
+  varies boolean not null default false,
   -- The rate classes its jobs are charged to and the keyed limits they count in, sorted. The keys stand in the job.
   classes text[] collate "C" not null default '{}',
   limits text[] collate "C" not null default '{}',
@@ -33,7 +35,7 @@ create table headgate.lane (
   head_at_ms bigint,
   head_priority smallint,
   head_id text collate "C",
-  unique (queue, kind, version, suspect, worker, falls_back, is_partitioned, classes, limits)
+  unique (queue, kind, version, suspect, worker, falls_back, is_partitioned, varies, classes, limits)
 );
 
 create table headgate.job (
@@ -61,7 +63,7 @@ create table headgate.job (
   priority smallint not null default 0,
   orphaned boolean not null default false,
   has_steps boolean not null default false,
-  has_reports boolean not null default false, -- wrote progress or output: its rows are looked for when it is deleted
+  has_reports boolean not null default false, -- wrote progress, tracked work or output: its rows are looked for when it is deleted
   lease_id uuid,
   last_lease_id uuid,                     -- the lease that ended the latest attempt by its own settle
   id text collate "C" not null primary key,
@@ -158,6 +160,7 @@ create table headgate.attempt (
   error_message text,
   error_text text,
   error bytea,
+  log text,                               -- JSON: the lines its handler logged; null when it logged nothing
   primary key (job_id, fence)
 );
 
@@ -168,6 +171,18 @@ create table headgate.progress (
   updated_at_ms bigint not null,
   job_id text collate "C" not null primary key,
   message text
+) with (fillfactor = 50);
+
+-- Work that the attempt tracks: of each piece its name, its state, and for how long it was in it at updated_at_ms.
+create table headgate.tracked (
+  fence bigint not null,
+  updated_at_ms bigint not null,
+  omitted int not null,
+  is_waiting boolean not null,            -- its handler has ended
+  job_id text collate "C" not null primary key,
+  names text[] not null,
+  states text[] not null,
+  ages_ms bigint[] not null
 ) with (fillfactor = 50);
 
 create table headgate.output (
@@ -204,12 +219,12 @@ declare
 begin
   for attempt in 1..2 loop
     select l.id into v_id from headgate.lane o join headgate.lane l
-      on (l.queue, l.kind, l.worker, l.falls_back, l.is_partitioned, l.classes, l.limits)
-        = (o.queue, o.kind, o.worker, o.falls_back, o.is_partitioned, o.classes, o.limits)
+      on (l.queue, l.kind, l.worker, l.falls_back, l.is_partitioned, l.varies, l.classes, l.limits)
+        = (o.queue, o.kind, o.worker, o.falls_back, o.is_partitioned, o.varies, o.classes, o.limits)
       where o.id = p_lane and l.version = p_version and l.suspect = p_suspect;
     exit when v_id is not null;
-    insert into headgate.lane (queue, kind, version, suspect, worker, falls_back, is_partitioned, classes, limits)
-      select o.queue, o.kind, p_version, p_suspect, o.worker, o.falls_back, o.is_partitioned, o.classes, o.limits
+    insert into headgate.lane (queue, kind, version, suspect, worker, falls_back, is_partitioned, varies, classes, limits)
+      select o.queue, o.kind, p_version, p_suspect, o.worker, o.falls_back, o.is_partitioned, o.varies, o.classes, o.limits
       from headgate.lane o where o.id = p_lane
       -- A rival's row is visible to a new statement only.
       on conflict do nothing;

@@ -237,6 +237,87 @@ create function headgate.waiting_partitions(
   order by f.place
 $$;
 
+-- What a policy leaves of one slot or bucket. p_held: jobs in flight in the partition.
+create function headgate.room(p_rule headgate.rule, p_key text, p_held bigint, p_now bigint) returns bigint
+language plpgsql volatile as $$
+declare
+  v_running bigint;
+begin
+  if p_rule.scope = 'class' then
+    return (
+      select case when b.closed_until_ms > p_now then 0
+        else greatest(headgate.refilled(b.units, b.at_ms, p_now, r.rate_limit, r.window_ms, r.burst), 0) end
+      from headgate.rate_class r left join headgate.bucket b on b.class = r.name and b.key = p_key
+      where r.name = p_rule.policy);
+  elsif p_rule.on_saturated = 'cancel_running' then
+    -- Newcomers may take the places of all that can be told to go now, but not from one another.
+    v_running := (select count(*) from headgate.holders(p_rule.policy, p_key));
+    return greatest(p_rule.most - v_running
+      + cardinality(headgate.lock_oldest(p_rule.policy, p_key, v_running::int, p_now)), 0);
+  elsif p_rule.scope = 'partition' then
+    return greatest(p_rule.most - p_held, 0);
+  end if;
+  return greatest(p_rule.most - (select count(*) from headgate.holders(p_rule.policy, p_key)), 0);
+end $$;
+
+-- Jobs of partitions of one lane, that have no keys, turn by turn, where nothing bounds them but p_limit, the turns and
+-- p_ceiling: one statement for all. Answers whose turn it was at the end, and how much of that was left.
+create function headgate.take_turns(
+  p_lane int, p_partitions headgate.waiting[], p_rounds int, p_remaining int, p_ceiling bigint, p_limit int, p_now bigint,
+  out taken tid[], out late text[], out turn text, out remaining int
+) language plpgsql volatile
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
+declare
+  v_places int[];
+  v_last int;
+begin
+  select array_agg(t.row) filter (where not t.is_late), array_agg(t.id) filter (where t.is_late),
+      array_agg(t.place) filter (where not t.is_late)
+    into taken, late, v_places
+    from (
+      select h.*, p.place::int from (
+        select w.*, least(headgate.turn(w.quantum, p_rounds, case when w.place = 1 then p_remaining end),
+          p_ceiling - w.held) as bound
+        from unnest(p_partitions) with ordinality
+          w(partition_key, keys, priority, scheduled_at_ms, id, is_split, quantum, is_paused, held, place)
+      ) p
+      cross join lateral (
+        -- From its head on, as take_group() does.
+        select * from (
+          select j.ctid as row, j.id, headgate.is_late(j, p_now) as is_late from headgate.job j
+          where j.lane_id = p_lane and j.partition_key = p.partition_key and j.keys = '' and j.state = 'available'
+            and j.priority = p.priority and (j.scheduled_at_ms, j.id) >= (p.scheduled_at_ms, p.id)
+          order by j.scheduled_at_ms, j.id limit p.bound
+          for no key update skip locked
+        ) as_urgent
+        union all
+        select * from (
+          select j.ctid, j.id, headgate.is_late(j, p_now) from headgate.job j
+          where j.lane_id = p_lane and j.partition_key = p.partition_key and j.keys = '' and j.state = 'available'
+            and j.priority < p.priority
+          order by j.priority desc, j.scheduled_at_ms, j.id limit p.bound
+          for no key update skip locked
+        ) less_urgent
+        limit p.bound
+      ) h
+      limit p_limit
+    ) t;
+  if taken is not null then
+    v_last := v_places[cardinality(v_places)];
+    turn := p_partitions[v_last].partition_key;
+    remaining := headgate.turn(p_partitions[v_last].quantum, p_rounds, case when v_last = 1 then p_remaining end)
+      - cardinality(array_positions(v_places, v_last));
+  end if;
+end $$;
+
+-- How many jobs a turn of so many rounds gives; one that goes on has p_remaining in the first. None has saved up more than
+-- four quanta.
+create function headgate.turn(p_quantum int, p_rounds int, p_remaining int) returns int
+language sql immutable parallel safe as $$
+  select p_quantum * p_rounds
+    + case when p_remaining > 0 then least(p_remaining, 4 * p_quantum) - p_quantum else 0 end
+$$;
+
 -- One pass over partitions of a queue, from where the last one ended. Answers the jobs it locked, charged and made room
 -- for; the caller claims them before the next pass.
 --
@@ -262,8 +343,9 @@ declare
   v_has_closed boolean;
   v_is_counted boolean;   -- somebody asks how many jobs of a partition are in flight
   v_ceiling bigint;       -- partitions with so many are passed over
-  v_has_keys boolean := false;
   v_is_lone boolean := cardinality(p_lanes) = 1;
+  v_varies boolean;       -- jobs of the only lane have keys or weights
+  v_is_easy boolean;
   -- The turns.
   v_turn text;
   v_remaining int;
@@ -275,7 +357,8 @@ declare
   -- Partitions looked at together.
   v_next headgate.waiting;
   v_partitions headgate.waiting[];
-  v_wanted int;
+  v_wanted int := 0;
+  v_passed int := 0;      -- partitions that were asked for jobs
   v_look int;
   v_seen int;
   v_until text := headgate.behind_all();
@@ -291,7 +374,7 @@ declare
   v_is_split boolean;
   v_is_cut boolean;
   v_bounds bigint[];
-  v_has_classes boolean;
+  v_is_weighed boolean;
   v_is_shared boolean;    -- a policy that others share was the bound
   v_rule headgate.rule;
   v_key text;
@@ -306,7 +389,7 @@ declare
   v_slot_keys text[] := '{}';
   v_full bigint[] := '{}';
   v_rooms bigint[] := '{}';
-  v_running bigint[] := '{}';
+  v_common int[];         -- slots and buckets that all jobs of a pass share
   v_is_suspect boolean;
   v_has_suspect boolean := false;
 begin
@@ -315,13 +398,13 @@ begin
   taken := '{}';
   select array(select l.id from headgate.lane l where l.queue = p_queue), array(select r from headgate.rules(p_lanes) r),
       exists (select from headgate.strike s where s.closed_at_ms is not null),
-      coalesce(t.partition_key, ''), coalesce(t.remaining, 0), coalesce(t.cuts, '{}'), coalesce(p_quantum, q.quantum)
-    into v_queue_lanes, v_rules, v_has_closed, v_turn, v_remaining, v_cuts, v_base
+      coalesce(t.partition_key, ''), coalesce(t.remaining, 0), coalesce(t.cuts, '{}'), coalesce(p_quantum, q.quantum),
+      (select l.varies from headgate.lane l where l.id = p_lanes[1])
+    into v_queue_lanes, v_rules, v_has_closed, v_turn, v_remaining, v_cuts, v_base, v_varies
     from (select p_queue as name) n
     left join headgate.queue_turn t on t.queue = n.name left join headgate.queue q on q.name = n.name;
   v_is_counted := v_base is null;
   foreach v_rule in array v_rules loop
-    v_has_keys := v_has_keys or v_rule.nth is not null;
     if v_rule.scope = 'partition' then
       v_is_counted := true;
       if v_rule.on_saturated = 'queue' and v_is_lone then
@@ -333,17 +416,18 @@ begin
   v_from := v_start;
 
   while v_rest > 0 and visited < p_visits and not is_round loop
-    -- Which partitions are next: so many as the capacity asks for, and further ahead each time they do not suffice.
+    -- Which partitions are next: so many as the capacity asks for, and then by what those before them gave.
     v_partitions := '{}';
     v_peers := 0;
     v_total := 0;
-    v_wanted := v_rest / coalesce(v_base, v_auto) + 1;
+    v_wanted := case when v_passed = 0 then v_rest / coalesce(v_base, v_auto) + 1
+      else least(4 * v_wanted, v_rest * v_passed / greatest(p_capacity - v_rest, 1) + 1) end;
     v_look := v_wanted;
     while cardinality(v_partitions) < v_wanted and visited < p_visits and not is_round loop
       v_look := least(v_look, p_visits - visited);
       v_seen := 0;
       for v_next in select * from headgate.waiting_partitions(
-        p_queue, p_lanes, v_queue_lanes, v_from, v_until, v_look, v_is_counted, v_has_keys and v_is_lone)
+        p_queue, p_lanes, v_queue_lanes, v_from, v_until, v_look, v_is_counted, v_is_lone and v_varies)
       loop
         v_seen := v_seen + 1;
         v_last := v_next.partition_key;
@@ -372,16 +456,54 @@ begin
         v_partitions[n] := v_next;
       end if;
     end loop;
-    v_rounds := case when is_round and visited = cardinality(v_partitions) and visited > 0
-      then greatest(v_rest / (select sum(p.quantum) from unnest(v_partitions) p), 1) else 1 end;
+    v_rounds := 1;
+    if is_round and visited = cardinality(v_partitions) and visited > 0 then
+      v_rounds := greatest(v_rest / (select sum(p.quantum) from unnest(v_partitions) p), 1);
+    end if;
+    v_passed := v_passed + cardinality(v_partitions);
+
+    -- The common pass, all at once: nothing but the turns and the partitions' own ceilings stands in the way.
+    v_is_easy := v_is_lone and not (v_varies or p_suspects[1] or v_has_closed) and v_partitions <> '{}';
+    v_common := '{}';
+    foreach v_rule in array v_rules loop
+      exit when not v_is_easy;
+      if coalesce(v_rule.on_saturated, 'queue') <> 'queue' then
+        v_is_easy := false;
+      elsif v_rule.scope <> 'partition' then
+        v_place := array_position(v_names, v_rule.name);
+        if v_place is null then
+          v_place := cardinality(v_names) + 1;
+          v_names[v_place] := v_rule.name;
+          v_slot_rules[v_place] := v_rule;
+          v_slot_keys[v_place] := '';
+          v_rooms[v_place] := headgate.room(v_rule, '', null, p_now);
+          v_full[v_place] := v_rooms[v_place];
+        end if;
+        v_common := v_common || v_place;
+        v_is_easy := v_rooms[v_place] / v_rule.unit >= v_rest;
+      end if;
+    end loop;
+    if v_is_easy then
+      select t.taken, t.late, t.turn, t.remaining into v_job from headgate.take_turns(p_lanes[1], v_partitions, v_rounds,
+        case when v_partitions[1].partition_key = v_start then v_remaining end, v_ceiling, v_rest, p_now) t;
+      taken := taken || v_job.taken;
+      late := late || v_job.late;
+      v_got := coalesce(cardinality(v_job.taken), 0);
+      foreach v_place in array v_common loop
+        v_rooms[v_place] := v_rooms[v_place] - v_got * v_slot_rules[v_place].unit;
+      end loop;
+      v_rest := v_rest - v_got;
+      if v_rest = 0 then
+        v_turn := v_job.turn;
+        v_remaining := v_job.remaining;
+      end if;
+      continue;
+    end if;
 
     foreach v_next in array v_partitions loop
       exit when v_rest = 0;
       v_at := v_next.partition_key;
-      v_allowed := v_next.quantum * v_rounds;
-      if v_remaining > 0 and v_at = v_start then
-        v_allowed := v_allowed - v_next.quantum + least(v_remaining, 4 * v_next.quantum);
-      end if;
+      v_allowed := headgate.turn(v_next.quantum, v_rounds, case when v_at = v_start then v_remaining end);
 
       -- Its groups, and what their policies leave for each.
       if v_is_lone then
@@ -410,7 +532,7 @@ begin
       end if;
       v_bounds := '{}';
       v_is_shared := false;
-      v_has_classes := false;
+      v_is_weighed := false;
       for m in 1..coalesce(cardinality(v_lane_ids), 0) loop
         v_bounds[m] := least(v_allowed, v_rest);
         if p_suspects[array_position(p_lanes, v_lane_ids[m])] then
@@ -418,7 +540,7 @@ begin
         end if;
         foreach v_rule in array v_rules loop
           continue when v_rule.lane_id <> v_lane_ids[m];
-          v_has_classes := v_has_classes or v_rule.scope = 'class';
+          v_is_weighed := v_is_weighed or v_rule.scope = 'class' and v_varies;
           v_key := headgate.slot_key(v_rule, v_at, v_keys[m]);
           v_place := array_position(v_names, v_rule.name || v_key);
           if v_place is null then
@@ -426,25 +548,7 @@ begin
             v_names[v_place] := v_rule.name || v_key;
             v_slot_rules[v_place] := v_rule;
             v_slot_keys[v_place] := v_key;
-            if v_rule.scope = 'class' then
-              v_rooms[v_place] := (
-                select case when b.closed_until_ms > p_now then 0
-                  else greatest(headgate.refilled(b.units, b.at_ms, p_now, r.rate_limit, r.window_ms, r.burst), 0) end
-                from headgate.rate_class r left join headgate.bucket b
-                  on b.class = r.name and b.key = v_key where r.name = v_rule.policy);
-            elsif v_rule.on_saturated = 'cancel_running' then
-              -- Newcomers may take the places of all that can be told to go now, but not from one another.
-              v_running[v_place] := (select count(*) from headgate.holders(v_rule.policy, v_key));
-              v_rooms[v_place] := greatest(v_rule.most - v_running[v_place]
-                + cardinality(headgate.lock_oldest(v_rule.policy, v_key, v_running[v_place]::int, p_now)), 0);
-            else
-              if v_rule.scope = 'partition' then
-                v_running[v_place] := v_next.held;
-              else
-                v_running[v_place] := (select count(*) from headgate.holders(v_rule.policy, v_key));
-              end if;
-              v_rooms[v_place] := greatest(v_rule.most - v_running[v_place], 0);
-            end if;
+            v_rooms[v_place] := headgate.room(v_rule, v_key, v_next.held, p_now);
             v_full[v_place] := v_rooms[v_place];
           end if;
           if v_rooms[v_place] / v_rule.unit < v_bounds[m] then
@@ -460,16 +564,19 @@ begin
       -- The jobs. Those of an only group that cost 1 each are taken at once, others one by one.
       v_got := 0;
       v_blocked := '{}';
+      if v_is_weighed and v_is_lone and not v_is_split then
+        v_is_weighed := exists (
+          select from (
+            select j.weights from headgate.job j
+            where j.lane_id = v_lane_ids[1] and j.partition_key = v_at and j.keys = v_keys[1] and j.state = 'available'
+            order by j.priority desc, j.scheduled_at_ms, j.id limit v_bounds[1]
+          ) h where h.weights is not null);
+      end if;
       if v_bounds = array[0::bigint] then
         null;
-      elsif v_is_lone and not v_is_split and not (v_has_classes and exists (
-        select from (
-          select j.weights from headgate.job j
-          where j.lane_id = v_lane_ids[1] and j.partition_key = v_at and j.keys = v_keys[1] and j.state = 'available'
-          order by j.priority desc, j.scheduled_at_ms, j.id limit v_bounds[1]
-        ) h where h.weights is not null)) then
+      elsif v_is_lone and not v_is_split and not v_is_weighed then
         select t.taken as row, t.late, t.closed into v_job from headgate.take_group(v_lane_ids[1], v_at, v_keys[1],
-          v_next.priority, v_next.scheduled_at_ms, v_next.id, v_bounds[1], not v_has_classes, v_has_closed, p_now) t;
+          v_next.priority, v_next.scheduled_at_ms, v_next.id, v_bounds[1], not v_varies, v_has_closed, p_now) t;
         taken := taken || v_job.row;
         late := late || v_job.late;
         closed := closed || v_job.closed;

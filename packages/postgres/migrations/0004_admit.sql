@@ -227,18 +227,18 @@ create function headgate.admit(
   set enable_bitmapscan = off as $$
 declare
   v_open record;
-  v_left int := p_capacity;
+  v_claimed int := 0;
 begin
   -- No policy changes while a call is under way.
   perform pg_advisory_xact_lock_shared(hashtextextended('headgate.policies', 0));
   select array_agg(l.id) as lanes, array_agg(l.queue) as queues, array_agg(l.suspect) as suspects,
-      array_agg(distinct l.queue) filter (where l.is_gated) as gated,
-      count(*) = 1 and not bool_or(l.is_gated or l.suspect or l.head_until > clock_timestamp()) as is_plain,
-      exists (select from headgate.strike s where s.closed_at_ms is not null) as has_closed,
+      array_agg(l.queue) filter (where l.is_gated) as gated,
+      count(*) = 1 and not bool_or(l.is_gated or l.suspect or l.head_until > clock_timestamp())
+        and not exists (select from headgate.strike s where s.closed_at_ms is not null) as is_plain,
       headgate.now_ms() as now, clock_timestamp() as started
     into v_open from headgate.open_lanes(p_worker, p_queues, p_kinds, p_versions, headgate.now_ms()) l;
 
-  -- The common case in one statement: the jobs at the head of an only lane without policies.
+  -- The common case in one statement: the jobs at the head of an only lane without policies, while no fingerprint is closed.
   if v_open.is_plain then
     return query
       update headgate.job j set state = 'running', fence = j.fence + 1, lease_id = p_lease_id,
@@ -246,27 +246,25 @@ begin
       -- By their places, which cannot change while the rows are locked.
       where j.ctid = any(array(
         select t.row from (
-          select h.ctid as row, headgate.is_late(h, v_open.now) or v_open.has_closed and exists (select from headgate.strike s
-            where s.fingerprint = h.fingerprint and s.closed_at_ms is not null) as is_leaving
+          select h.ctid as row, headgate.is_late(h, v_open.now) as is_late
           from headgate.job h
           where h.lane_id = v_open.lanes[1] and h.partition_key = '' and h.keys = '' and h.state = 'available'
           order by h.priority desc, h.scheduled_at_ms, h.id limit p_capacity
           for no key update skip locked
-        ) t where not t.is_leaving))
+        ) t where not t.is_late))
       returning j.id, j.fence, j.kind, j.schema_version, j.queue, j.partition_key, j.payload, j.priority,
         j.attempt, j.max_attempts, j.crash_attempt, j.streak, j.enqueued_at_ms, j.scheduled_at_ms,
         j.claimed_at_ms, j.timeout_ms, j.deadline_at_ms, j.retention_ms, j.headers,
         j.has_steps or j.in_progress_step is not null or j.cursor_step is not null, null::text;
-    get diagnostics v_left = row_count;
-    v_left := p_capacity - v_left;
-    if headgate.is_slow(v_open.started, p_capacity) then
+    get diagnostics v_claimed = row_count;
+    if clock_timestamp() > v_open.started + interval '5 ms' and headgate.is_slow(v_open.started, p_capacity) then
       update headgate.lane l set head_until = v_open.started + interval '1 second', head_priority = null
         where l.id = (select o.id from headgate.lane o where o.id = v_open.lanes[1] for no key update skip locked);
     end if;
   end if;
-  if v_left > 0 and v_open.lanes is not null then
+  if v_claimed < p_capacity and v_open.lanes is not null then
     return query select * from headgate.admit_in_rounds(p_worker, p_lease_id, v_open.lanes, v_open.queues, v_open.suspects,
-      v_open.gated, v_left, p_lease_ms, p_quantum, v_open.now);
+      v_open.gated, p_capacity - v_claimed, p_lease_ms, p_quantum, v_open.now);
   end if;
 end $$;
 
@@ -416,6 +414,7 @@ begin
   update headgate.job j set state = 'archived', finished_at_ms = p_now,
     reason = case when j.deadline_at_ms <= p_now then 'deadline' else 'queue_timeout' end
   where j.id = any(p_late);
+  perform headgate.record_callbacks(p_late);
   perform headgate.quarantine_waiting(p_closed);
   return query
     select j.id, null::bigint, j.kind, j.schema_version, j.queue, j.partition_key, ''::bytea, j.priority,

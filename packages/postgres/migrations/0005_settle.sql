@@ -110,9 +110,9 @@ begin
   return query select k.id, 'completed'::text from unnest(v_kept) k(id);
 end $$;
 
--- p_delays: null where the outcome has none. Answers the new state of each job that was held; of the others nothing.
--- Rows that others hold are waited for as in succeed(). Revoked jobs go first, then the strikes of the crashed ones are
--- counted; of the rest:
+-- p_delays: null where the outcome has none; a shorter p_logs is filled up with nulls. Answers the new state of each job
+-- that was held; of the others nothing. Rows that others hold are waited for as in succeed(). Revoked jobs go first, then
+-- the strikes of the crashed ones are counted; of the rest:
 --   held     the rows still owned under the given lease and fence, locked;
 --   counted  their counters, and when they would be due again;
 --   moved    what each becomes: under a closed fingerprint it waits no more, nor if it would fall due at or past its
@@ -120,7 +120,8 @@ end $$;
 -- `closed` is the fingerprint that the job's crash has closed.
 create function headgate.settle(
   p_jobs text[], p_leases uuid[], p_fences bigint[], p_outcomes text[], p_delays bigint[], p_reasons text[],
-  p_error_tags text[], p_error_messages text[], p_error_texts text[], p_errors bytea[], p_wait_ms int default null
+  p_error_tags text[], p_error_messages text[], p_error_texts text[], p_errors bytea[], p_logs text[] default '{}',
+  p_wait_ms int default null
 ) returns table (job_id text, state text, queue text, reason text, closed text)
 language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
@@ -129,6 +130,7 @@ declare
   v_queues text[];
   v_closers text[] := '{}';
   v_has_closed boolean;
+  v_is_handled boolean;
 begin
   if p_wait_ms is not null then
     perform set_config('lock_timeout', p_wait_ms::text, true);
@@ -155,16 +157,17 @@ begin
       order by j.id for no key update of j), false, v_now);
   end if;
   v_has_closed := exists (select from headgate.strike s where s.closed_at_ms is not null);
+  v_is_handled := exists (select from headgate.callback_kind);
   return query
   with item as (
     select * from unnest(p_jobs, p_leases, p_fences, p_outcomes, p_delays, p_reasons,
-        p_error_tags, p_error_messages, p_error_texts, p_errors)
-      as i(job_id, lease_id, fence, outcome, delay_ms, reason, error_tag, error_message, error_text, error)
+        p_error_tags, p_error_messages, p_error_texts, p_errors, p_logs)
+      as i(job_id, lease_id, fence, outcome, delay_ms, reason, error_tag, error_message, error_text, error, log)
   ), held as (
     select j.id, j.fence, j.attempt, j.max_attempts, j.crash_attempt, j.crash_limit, j.deadline_at_ms,
       j.scheduled_at_ms, j.claimed_at_ms, j.worker, j.in_progress_step, j.queue, j.kind, j.schema_version, j.checkpoint_version,
       j.fingerprint, v_has_closed and headgate.is_closed(j.fingerprint) as is_closed, i.lease_id, i.outcome,
-      i.delay_ms, i.reason, i.error_tag, i.error_message, i.error_text, i.error
+      i.delay_ms, i.reason, i.error_tag, i.error_message, i.error_text, i.error, i.log
     from item i join headgate.job j on j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence
     where i.outcome <> 'revoke' order by j.id for no key update of j
   ), counted as (
@@ -219,9 +222,9 @@ begin
     from moved m where j.id = m.id
   ), recorded as (
     insert into headgate.attempt (fence, started_at_ms, ended_at_ms, lease_id, job_id, worker, outcome, step,
-      error_tag, error_message, error_text, error)
+      error_tag, error_message, error_text, error, log)
     select m.fence, m.claimed_at_ms, v_now, m.lease_id, m.id, m.worker, m.outcome, m.in_progress_step,
-      m.error_tag, coalesce(m.error_message, m.reason), m.error_text, m.error
+      m.error_tag, coalesce(m.error_message, m.reason), m.error_text, m.error, m.log
     from moved m
     on conflict do nothing
   ), trimmed as (
@@ -229,7 +232,12 @@ begin
     delete from headgate.attempt a using moved m
     where m.fence > 100 and a.job_id = m.id and a.fence <= m.fence - 100
   )
-  select m.id, m.next_state, m.queue, m.next_reason, case when m.id = any(v_closers) then m.fingerprint end
+  select m.id, m.next_state, m.queue,
+    -- Called for its effect, where there is one: another part of the statement would cost every call of it.
+    case when m.next_state = 'archived' and v_is_handled then headgate.record_callback(m.id, m.next_reason,
+      m.next_attempt, m.next_crash, v_now, coalesce(m.error_tag, case when m.reason is not null then m.outcome end),
+      coalesce(m.error_message, m.reason), m.error) else m.next_reason end,
+    case when m.id = any(v_closers) then m.fingerprint end
   from moved m;
 end $$;
 
@@ -287,7 +295,9 @@ begin
     select m.fence, m.claimed_at_ms, v_now, m.id, m.worker, 'lease_lost', m.in_progress_step from moved m
     on conflict do nothing
   )
-  select w.id, m.kind, m.worker, w.crash_attempt, w.state, w.reason,
+  select w.id, m.kind, m.worker, w.crash_attempt, w.state,
+    case when w.state = 'archived'
+      then headgate.record_callback(w.id, w.reason, null, w.crash_attempt, v_now, null, null, null) else w.reason end,
     case when w.id = any(v_closers) then m.fingerprint end
   from written w join moved m on m.id = w.id;
 end $$;

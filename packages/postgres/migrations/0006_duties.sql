@@ -44,12 +44,12 @@ declare
 begin
   for attempt in 1..2 loop
     select l.id into v_id from headgate.lane o join headgate.lane l
-      on (l.queue, l.kind, l.version, l.suspect, l.is_partitioned, l.classes, l.limits)
-        = (o.queue, o.kind, o.version, o.suspect, o.is_partitioned, o.classes, o.limits)
+      on (l.queue, l.kind, l.version, l.suspect, l.is_partitioned, l.varies, l.classes, l.limits)
+        = (o.queue, o.kind, o.version, o.suspect, o.is_partitioned, o.varies, o.classes, o.limits)
       where o.id = p_lane and l.worker = '' and not l.falls_back;
     exit when v_id is not null;
-    insert into headgate.lane (queue, kind, version, suspect, is_partitioned, classes, limits)
-      select o.queue, o.kind, o.version, o.suspect, o.is_partitioned, o.classes, o.limits
+    insert into headgate.lane (queue, kind, version, suspect, is_partitioned, varies, classes, limits)
+      select o.queue, o.kind, o.version, o.suspect, o.is_partitioned, o.varies, o.classes, o.limits
       from headgate.lane o where o.id = p_lane
       -- A rival's row is visible to a new statement only.
       on conflict do nothing;
@@ -62,9 +62,9 @@ create function headgate.expire_due(p_limit int) returns table (job_id text)
 language plpgsql volatile as $$
 declare
   v_now bigint := headgate.now_ms();
-  v_found int;
+  v_overdue text[];
+  v_late text[];
 begin
-  return query
   with due as (
     select j.id, j.state, j.fence, j.worker, j.claimed_at_ms, j.in_progress_step from headgate.job j
     where j.deadline_at_ms <= v_now and j.state in ('pending', 'scheduled', 'available', 'retryable', 'running')
@@ -74,24 +74,29 @@ begin
     select d.fence, d.claimed_at_ms, v_now, d.id, d.worker, 'deadline_passed', d.in_progress_step
     from due d where d.state = 'running'
     on conflict do nothing
+  ), moved as (
+    update headgate.job j set state = 'archived', reason = 'deadline', finished_at_ms = v_now,
+      last_worker = coalesce(j.worker, j.last_worker),
+      last_lease_id = case when j.lease_id is null then j.last_lease_id end,
+      lease_id = null, lease_expires_at_ms = null, worker = null
+    where j.id = any(array(select d.id from due d)) returning j.id
   )
-  update headgate.job j set state = 'archived', reason = 'deadline', finished_at_ms = v_now,
-    last_worker = coalesce(j.worker, j.last_worker),
-    last_lease_id = case when j.lease_id is null then j.last_lease_id end,
-    lease_id = null, lease_expires_at_ms = null, worker = null
-  where j.id = any(array(select d.id from due d)) returning j.id;
+  select array_agg(m.id) into v_overdue from moved m;
 
-  get diagnostics v_found = row_count;
-  return query
   with late as (
     select j.id from headgate.job j
     where j.queue_timeout_ms is not null and j.state in ('scheduled', 'available', 'retryable')
       and (j.claimed_at_ms is null or j.scheduled_at_ms > j.claimed_at_ms)
       and j.scheduled_at_ms + j.queue_timeout_ms <= v_now
-    order by j.scheduled_at_ms + j.queue_timeout_ms limit p_limit - v_found for no key update skip locked
+    order by j.scheduled_at_ms + j.queue_timeout_ms limit p_limit - coalesce(cardinality(v_overdue), 0)
+    for no key update skip locked
+  ), moved as (
+    update headgate.job j set state = 'archived', reason = 'queue_timeout', finished_at_ms = v_now
+    where j.id = any(array(select l.id from late l)) returning j.id
   )
-  update headgate.job j set state = 'archived', reason = 'queue_timeout', finished_at_ms = v_now
-  where j.id = any(array(select l.id from late l)) returning j.id;
+  select array_agg(m.id) into v_late from moved m;
+  perform headgate.record_callbacks(v_overdue || v_late);
+  return query select moved.id from unnest(v_overdue || v_late) moved(id);
 end $$;
 
 -- How long a claimed effect key is kept once its job is gone: 30 days.
@@ -119,6 +124,7 @@ begin
     perform headgate.forget(v_ids);
   end if;
   perform headgate.evict_effects(p_limit, v_now - headgate.effect_retention_ms());
+  perform headgate.evict_redrives(p_limit, v_now - 7776000000);
   delete from headgate.worker w where w.seen_at_ms < v_now - 86400000;
   delete from headgate.strike s where s.fingerprint = any(array(
     select o.fingerprint from headgate.strike o where o.closed_at_ms is null and o.last_at_ms < v_now - 2592000000
@@ -126,6 +132,7 @@ begin
   -- By then the jobs of a worker that died have long been reclaimed.
   delete from headgate.death d where d.ctid = any(array(
     select o.ctid from headgate.death o where o.at_ms < v_now - 86400000 order by o.at_ms limit p_limit));
+  perform headgate.evict_callbacks(p_limit, v_now);
   return coalesce(cardinality(v_ids), 0);
 end $$;
 
@@ -134,6 +141,7 @@ create function headgate.forget(p_ids text[]) returns void language sql volatile
   delete from headgate.step s where s.job_id = any(p_ids);
   delete from headgate.attempt a where a.job_id = any(p_ids);
   delete from headgate.progress p where p.job_id = any(p_ids);
+  delete from headgate.tracked t where t.job_id = any(p_ids);
   delete from headgate.output o where o.job_id = any(p_ids);
   delete from headgate.hold h where h.job_id = any(p_ids);
   update headgate.effect e set recorded_at_ms = headgate.now_ms() where e.job_id = any(p_ids);

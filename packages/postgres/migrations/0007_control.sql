@@ -18,7 +18,12 @@ returns table (job_id text, from_state text, queue text)
 language plpgsql volatile as $$
 declare
   v_now bigint := headgate.now_ms();
+  v_archived text[];
 begin
+  if p_to = 'archived' then
+    v_archived := array(select j.id from headgate.job j where j.id = any(p_ids) and j.state = any(p_from)
+      order by j.id for no key update);
+  end if;
   return query
   with held as (
     select j.id, j.state, j.queue, j.fence, j.worker, j.claimed_at_ms, j.in_progress_step from headgate.job j
@@ -38,6 +43,7 @@ begin
     returning j.id
   )
   select h.id, h.state, h.queue from held h join written w on w.id = h.id;
+  perform headgate.record_callbacks(v_archived);
 end $$;
 
 -- Answers the state and the reason the job had before.
@@ -263,19 +269,12 @@ end $$;
 create function headgate.return_job(p_id text, p_attempts boolean, p_crashes boolean, p_deadline_at_ms bigint) returns text
 language plpgsql volatile as $$
 declare
-  v_now bigint := headgate.now_ms();
   v_constraint text;
   v_holder text;
 begin
   for round in 1..10 loop
     begin
-      update headgate.job j set state = 'available', reason = null, finished_at_ms = null, evict_at_ms = null,
-        scheduled_at_ms = v_now, deadline_at_ms = p_deadline_at_ms, streak = 0,
-        attempt = case when p_attempts then 0 else j.attempt end,
-        crash_attempt = case when p_crashes then 0 else j.crash_attempt end,
-        lane_id = headgate.lane_for(j.lane_id, greatest(j.schema_version, j.checkpoint_version),
-          not p_crashes and j.crash_attempt > 0)
-        where j.id = p_id;
+      perform headgate.bring_back(array[p_id], p_attempts, p_crashes, false, p_deadline_at_ms);
       return null;
     exception when unique_violation then
       get stacked diagnostics v_constraint = constraint_name;
@@ -291,6 +290,23 @@ begin
     -- The holder ended in between: the key is free.
   end loop;
   raise exception 'the unique key of job % keeps changing hands', p_id using errcode = '40001';
+end $$;
+
+-- The same for jobs of which none has a unique key that another one could hold.
+create function headgate.bring_back(
+  p_ids text[], p_attempts boolean, p_crashes boolean, p_keeps_deadline boolean, p_deadline_at_ms bigint
+) returns void language plpgsql volatile as $$
+declare
+  v_now bigint := headgate.now_ms();
+begin
+  update headgate.job j set state = 'available', reason = null, finished_at_ms = null, evict_at_ms = null,
+    scheduled_at_ms = v_now, streak = 0,
+    deadline_at_ms = case when p_keeps_deadline then j.deadline_at_ms else p_deadline_at_ms end,
+    attempt = case when p_attempts then 0 else j.attempt end,
+    crash_attempt = case when p_crashes then 0 else j.crash_attempt end,
+    lane_id = headgate.lane_for(j.lane_id, greatest(j.schema_version, j.checkpoint_version),
+      not p_crashes and j.crash_attempt > 0)
+    where j.id = any(p_ids);
 end $$;
 
 create function headgate.remove_job(p_id text) returns table (from_state text, to_state text, queue text)

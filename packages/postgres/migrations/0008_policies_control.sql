@@ -1,6 +1,7 @@
--- Edits of policies while the gate is at work. Each takes the lock under which the gate decides about that policy (see
--- lock_policies), reads what the policy is, and writes. A call of the gate sees it wholly before the edit or wholly after.
---   lock_edit, lock_limit       those locks: an edit waits for the edit before it, too;
+-- Edits of policies while the gate is at work. Each reads what the policy is, and writes; before its first write shows, the
+-- triggers of 0002_policies wait for the calls of the gate under way, and hold off the next until the edit is committed. A
+-- call sees it wholly before the edit or wholly after.
+--   lock_edits                  an edit waits for the edit before it, too;
 --   lanes_under, queues_under   whose jobs a policy governs;
 --   set_rate_class, set_limit, set_queue, set_partition   make or change;
 --   remove_rate_class, remove_limit, remove_partition     answer null when there was none;
@@ -32,14 +33,10 @@ returns boolean language sql immutable as $$
     else p_was end
 $$;
 
--- The lock under which the flags of lanes are written comes first: an application's transaction that made a lane holds it
--- for as long as it is open, and the gate must not wait for that.
-create function headgate.lock_edit(p_policy text, p_name text) returns void language plpgsql volatile as $$
-begin
-  perform pg_advisory_xact_lock(hashtextextended('headgate.lanes', 0));
-  perform pg_advisory_xact_lock(hashtextextended('headgate.policies', 0));
-  perform pg_advisory_xact_lock(headgate.policy_lock(p_policy, p_name)) where p_policy is not null;
-end $$;
+-- One edit at a time, and none while an application's open transaction has made a lane: the gate must not wait for that.
+create function headgate.lock_edits() returns void language sql volatile as $$
+  select pg_advisory_xact_lock(hashtextextended('headgate.lanes', 0))
+$$;
 
 -- What was saved up to now was earned at the old rate; a bucket's tokens are the same under another window.
 create function headgate.set_rate_class(
@@ -50,7 +47,7 @@ declare
   v_old headgate.rate_class;
   v_burst bigint;
 begin
-  perform headgate.lock_edit('class', p_name);
+  perform headgate.lock_edits();
   select * into v_old from headgate.rate_class r where r.name = p_name;
   -- Who lowers a rate does not mean to let more be saved up.
   v_burst := coalesce(p_burst, v_old.burst, p_rate_limit);
@@ -75,28 +72,13 @@ end $$;
 create function headgate.remove_rate_class(p_name text) returns text[]
 language plpgsql volatile set lock_timeout = '2s' as $$
 begin
-  perform headgate.lock_edit('class', p_name);
+  perform headgate.lock_edits();
   delete from headgate.rate_class r where r.name = p_name;
   if not found then
     return null;
   end if;
   delete from headgate.bucket b where b.class = p_name;
   return headgate.queues_under('rate_class', p_name);
-end $$;
-
--- A limit of a queue or of its partitions is counted under the lock of the queue: of the one it leaves, too.
-create function headgate.lock_limit(p_name text, p_queue text) returns void language plpgsql volatile as $$
-declare
-  v_queue text;
-begin
-  perform headgate.lock_edit(null, null);
-  select c.subject into v_queue from headgate.concurrency_limit c
-    where c.name = p_name and c.scope in ('queue', 'partition');
-  perform pg_advisory_xact_lock(k.lock) from (
-    select distinct k.lock from unnest(array[headgate.policy_lock('limit', p_name),
-      headgate.policy_lock('queue', p_queue), headgate.policy_lock('queue', v_queue)]) k(lock)
-    where k.lock is not null order by k.lock
-  ) k;
 end $$;
 
 create function headgate.set_limit(
@@ -106,7 +88,7 @@ declare
   v_old headgate.concurrency_limit;
   v_left text[];
 begin
-  perform headgate.lock_limit(p_name, case when p_scope in ('queue', 'partition') then p_subject end);
+  perform headgate.lock_edits();
   select * into v_old from headgate.concurrency_limit c where c.name = p_name;
   if v_old.declared = p_declared then
     return null;
@@ -126,7 +108,7 @@ language plpgsql volatile set lock_timeout = '2s' as $$
 declare
   v_queues text[];
 begin
-  perform headgate.lock_limit(p_name, null);
+  perform headgate.lock_edits();
   v_queues := headgate.queues_under('concurrency_limit', p_name);
   delete from headgate.concurrency_limit c where c.name = p_name;
   return case when found then v_queues end;
@@ -143,7 +125,7 @@ declare
   v_turn constant bigint := 1000000;
   v_old headgate.queue;
 begin
-  perform headgate.lock_edit('queue', p_name);
+  perform headgate.lock_edits();
   select * into v_old from headgate.queue q where q.name = p_name;
   if v_old.declared = p_declared then
     return null;
@@ -175,7 +157,7 @@ returns text[] language plpgsql volatile set lock_timeout = '2s' as $$
 declare
   v_old headgate.partition;
 begin
-  perform headgate.lock_edit('queue', p_queue);
+  perform headgate.lock_edits();
   select * into v_old from headgate.partition p where p.queue = p_queue and p.partition_key = p_partition_key;
   insert into headgate.partition (queue, partition_key, quantum, is_paused)
     values (p_queue, p_partition_key, nullif(coalesce(p_quantum, v_old.quantum), 0),
@@ -187,7 +169,7 @@ end $$;
 create function headgate.remove_partition(p_queue text, p_partition_key text) returns text[]
 language plpgsql volatile set lock_timeout = '2s' as $$
 begin
-  perform headgate.lock_edit('queue', p_queue);
+  perform headgate.lock_edits();
   delete from headgate.partition p where p.queue = p_queue and p.partition_key = p_partition_key;
   return case when found then array[p_queue] end;
 end $$;
@@ -212,13 +194,13 @@ begin
       where p_is_paused or exists (select from headgate.kind k where k.name = p_name)
       on conflict (name) do update set is_paused = excluded.is_paused;
   elsif p_policy = 'rate_class' then
-    perform headgate.lock_edit('class', p_name);
+    perform headgate.lock_edits();
     update headgate.rate_class r set is_paused = p_is_paused where r.name = p_name;
     if not found then
       return;
     end if;
   else
-    perform headgate.lock_limit(p_name, null);
+    perform headgate.lock_edits();
     update headgate.concurrency_limit c set is_paused = p_is_paused where c.name = p_name;
     if not found then
       return;

@@ -105,7 +105,9 @@ const sleepSql = `with wake as (
     select h.id, h.fence, $4, 'sleep', $5, h.wake_at, h.now from held h
     on conflict do nothing
   )
-  select h.state from held h`
+  select h.state, case when h.state = 'archived'
+    then headgate.record_callback(h.id, 'deadline', null, null, h.now, null, null, null) end as recorded
+  from held h`
 
 const make = Effect.gen(function*() {
   const control = yield* ControlSql

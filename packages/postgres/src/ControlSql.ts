@@ -4,7 +4,7 @@
  * Faults of the database become `StoreUnavailable`; a fault of the statement itself is a defect.
  */
 import * as PgClient from "@effect/sql-pg/PgClient"
-import { StoreUnavailable } from "@headgate/core/Refusals"
+import { Invalid, StoreUnavailable } from "@headgate/core/Refusals"
 import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -13,6 +13,7 @@ import * as Layer from "effect/Layer"
 import * as Reactivity from "effect/reactivity/Reactivity"
 import type * as Scope from "effect/Scope"
 import * as SqlError from "effect/sql/SqlError"
+import * as ReadOnly from "./ReadOnly.ts"
 import { PostgresSettings } from "./Settings.ts"
 
 /** Runs one prepared statement. Rows come back with their SQL column names. */
@@ -26,6 +27,8 @@ export class ControlSql extends Context.Service<ControlSql, {
    * times, unless a transaction of the control client is open.
    */
   readonly statement: <Row extends object>(operation: string, sql: string) => Statement<Row>
+  /** As `toUnavailable`, for statements that are not made by `statement`; leaves a server that has become read-only. */
+  readonly unavailable: (operation: string) => (error: SqlError.SqlError) => Effect.Effect<never, StoreUnavailable>
 }>()("@headgate/postgres/ControlSql") {}
 
 /**
@@ -75,7 +78,11 @@ const session = {
   // Every relation is qualified; a function or operator of the user's must not stand in for a built-in one either.
   search_path: "pg_catalog",
   // A statement that waits for a row takes one of few connections with it.
-  lock_timeout: "2s"
+  lock_timeout: "2s",
+  // Limits that a role sets for the application's statements; the store has its own for these few.
+  statement_timeout: "0",
+  idle_session_timeout: "0",
+  idle_in_transaction_session_timeout: "10s"
 }
 
 /** Puts the configured schema into a statement or a migration. */
@@ -170,13 +177,22 @@ const make = Effect.gen(function*() {
   const application = yield* PgClient.PgClient
   const settings = yield* PostgresSettings
   const client = yield* connect(application.config, settings)
+  if (settings.transactionPooling) yield* refuseIsolation(client)
+  const isReadOnly = yield* ReadOnly.watch([client, application])
+  const unavailable = (operation: string) => {
+    const fail = toUnavailable(operation)
+    return (error: SqlError.SqlError) => {
+      if (sqlState(error) === ReadOnly.READ_ONLY) isReadOnly()
+      return fail(error)
+    }
+  }
   const isAlone = Effect.map(
     Effect.context<never>(),
     (context) => Context.getOrUndefined(context, client.transactionService) === undefined
   )
   const statement = <Row extends object>(operation: string, sql: string): Statement<Row> => {
     const text = inSchema(settings.schema, sql)
-    const fail = toUnavailable(operation)
+    const fail = unavailable(operation)
     const run = (params: ReadonlyArray<unknown>) => answered(client.unsafe<Row>(text, params))
     const again = (
       params: ReadonlyArray<unknown>,
@@ -191,7 +207,24 @@ const make = Effect.gen(function*() {
         )
     return (params) => Effect.withTracerEnabled(Effect.catch(run(params), again(params, attempts - 1)), false)
   }
-  return ControlSql.of({ client, schema: settings.schema, statement })
+  return ControlSql.of({ client, schema: settings.schema, statement, unavailable })
 })
 
-export const layer: Layer.Layer<ControlSql, SqlError.SqlError, PgClient.PgClient> = Layer.effect(ControlSql, make)
+/** The gate's functions have to see what was committed while they waited for a lock. */
+const refuseIsolation = Effect.fnUntraced(function*(client: PgClient.PgClient) {
+  const [server] = yield* client.unsafe<{ level: string }>(
+    "select pg_catalog.current_setting('default_transaction_isolation') as level"
+  )
+  if (server === undefined || server.level === "read committed") return
+  return yield* new Invalid({
+    field: "default_transaction_isolation",
+    message:
+      `the store needs default_transaction_isolation "read committed" and its role has "${server.level}", which it ` +
+      "cannot change through a pooler in transaction mode: alter the role or the database"
+  })
+})
+
+export const layer: Layer.Layer<ControlSql, SqlError.SqlError | Invalid, PgClient.PgClient> = Layer.effect(
+  ControlSql,
+  make
+)

@@ -2,8 +2,9 @@
  * The sweeps and the leases under which one process at a time does them. The sweeps are the functions of
  * `0006_duties.sql`, `reclaim_expired` of `0005_settle.sql` and `quarantine_sweep` of `0010_quarantine.sql`.
  */
-import { Duties, type Reclaimed } from "@headgate/core/Duties"
+import { Duties, type Reclaimed, type RedriveStep } from "@headgate/core/Duties"
 import type { JobId } from "@headgate/core/Ids"
+import type { RedrivePause, RedriveState } from "@headgate/core/Redrive"
 import type { State, TerminalReason } from "@headgate/core/State"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -37,6 +38,7 @@ const make = Effect.gen(function*() {
     "Duties.observeHolds",
     "select headgate.observe_holds($1) as changes"
   )
+  const redriveStep = statement<RedriveRow>("Duties.redriveStep", "select * from headgate.redrive_step()")
 
   return Duties.of({
     claimDuty: (duty, holder, leaseMs) =>
@@ -56,7 +58,14 @@ const make = Effect.gen(function*() {
         ([row]) => ({ jobIds: row?.moved ?? [], isDone: row?.is_done ?? true })
       ),
     evictRetained: (limit) => Effect.map(evictRetained([Bind.int(limit)]), ([row]) => row?.jobs ?? 0),
-    observeHolds: (limit) => Effect.map(observeHolds([Bind.int(limit)]), ([row]) => row?.changes ?? 0)
+    observeHolds: (limit) => Effect.map(observeHolds([Bind.int(limit)]), ([row]) => row?.changes ?? 0),
+    redriveStep: Effect.fnUntraced(function*() {
+      const [row] = yield* redriveStep([])
+      if (row === undefined) return { step: undefined, nextDueInMs: undefined }
+      yield* announcer.announce(row.queues)
+      const nextDueInMs = row.next_in_ms === null ? undefined : Number(row.next_in_ms)
+      return { step: toStep(row), nextDueInMs }
+    })()
   })
 })
 
@@ -77,6 +86,20 @@ interface ReclaimedRow {
   readonly reason: TerminalReason | null
   readonly closed: string | null
 }
+
+interface RedriveRow {
+  readonly redrive_id: string | null
+  readonly moved: number
+  readonly to_state: RedriveState | null
+  readonly pause: RedrivePause | null
+  readonly queues: ReadonlyArray<string>
+  readonly next_in_ms: bigint | null
+}
+
+const toStep = (row: RedriveRow): RedriveStep | undefined =>
+  row.redrive_id === null || row.to_state === null
+    ? undefined
+    : { redriveId: row.redrive_id, moved: row.moved, state: row.to_state, pausedFor: row.pause ?? undefined }
 
 const reclaimed = (row: ReclaimedRow): Reclaimed => ({
   jobId: row.job_id,

@@ -133,7 +133,7 @@ const filled = names.map((name, index) => `coalesce(n.${name}, $${index + 1 + na
 const lanePlace = names.indexOf("lane") + 1
 const afterRows = 2 * names.length
 /** The parameters of the lanes: ids, then columns, of which queues are the first. */
-const lanes = Array.from({ length: 9 }, (_, index) => `$${afterRows + 1 + index}`)
+const lanes = Array.from({ length: 10 }, (_, index) => `$${afterRows + 1 + index}`)
 const isAllOrNothing = `$${afterRows + lanes.length + 1}`
 const patience = `$${afterRows + lanes.length + 2}`
 

@@ -137,7 +137,7 @@ const noHeaders: Readonly<Record<string, string>> = {}
 const decoder = new TextDecoder()
 
 /** What somebody else wrote into the row and is no header is left out: one bad row must not fail the call for ever. */
-const readHeaders = (bytes: Uint8Array): Readonly<Record<string, string>> => {
+export const readHeaders = (bytes: Uint8Array): Readonly<Record<string, string>> => {
   try {
     const read: unknown = JSON.parse(decoder.decode(bytes))
     if (typeof read !== "object" || read === null || Array.isArray(read)) return noHeaders

@@ -4,6 +4,7 @@
  */
 import type { HeartbeatOptions } from "@headgate/core/Heartbeat"
 import { Leases, type LostLease } from "@headgate/core/Leases"
+import type { WorkerOrders } from "@headgate/core/WorkerControl"
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
@@ -18,6 +19,8 @@ export type Report =
   /** The first failed beat of an outage. */
   | { readonly _tag: "Failing"; readonly message: string }
   | { readonly _tag: "Lost"; readonly leases: ReadonlyArray<LostSlot> }
+  /** At each beat until the worker has taken it up. */
+  | { readonly _tag: "Told"; readonly orders: WorkerOrders }
 
 export interface LostSlot extends LostLease {
   readonly slot: number
@@ -74,6 +77,12 @@ const makeBeat = Effect.fnUntraced(function*({ options, report, slots }: LoopOpt
     for (const { generation, slot } of gone) lostGenerations.set(slot, generation)
     if (gone.length > 0) report({ _tag: "Lost", leases: gone })
   }
+  const seen = (running: number) => {
+    const standing = Slots.readStanding(slots)
+    return Effect.map(registry.seen(running, standing), (orders) => {
+      if (orders !== undefined && orders.seq > standing.appliedSeq) report({ _tag: "Told", orders })
+    })
+  }
   const renew = Effect.suspend(() => {
     // A later lease in the slot must not be taken for the lost one when the generations have gone round.
     for (const [slot, generation] of lostGenerations) {
@@ -81,7 +90,7 @@ const makeBeat = Effect.fnUntraced(function*({ options, report, slots }: LoopOpt
     }
     const { latest, overtaken } = byJob(reader.held().filter((held) => !isLost(held)))
     lose(overtaken.map((held) => lostSlot(held, "lease_lost")))
-    if (latest.size === 0) return registry.seen(0)
+    if (latest.size === 0) return seen(0)
     const sentAt = Slots.uptimeMs()
     return Effect.flatMap(
       leases.renew(Array.from(latest.values(), ({ lease }) => lease), leaseMs),
@@ -95,7 +104,7 @@ const makeBeat = Effect.fnUntraced(function*({ options, report, slots }: LoopOpt
         for (const jobId of busy) latest.delete(jobId)
         for (const held of latest.values()) reader.accept(held, sentAt + leaseMs)
         lose(gone)
-        return registry.seen(latest.size + busy.length)
+        return seen(latest.size + busy.length)
       }
     )
   })

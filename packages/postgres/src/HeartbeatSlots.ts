@@ -7,6 +7,7 @@
  * are `uptimeMs`.
  */
 import type { Fence, JobId, LeaseId, LeaseRef } from "@headgate/core/Ids"
+import type { WorkerStanding } from "@headgate/core/WorkerControl"
 
 /** Milliseconds on a monotonic clock that all threads of the process share. */
 export const uptimeMs = (): number => {
@@ -17,6 +18,7 @@ export const uptimeMs = (): number => {
 export interface HeartbeatSlots {
   readonly memory: SharedArrayBuffer
   readonly tick: BigInt64Array
+  readonly standing: BigInt64Array
   readonly words: BigInt64Array
   readonly fences: BigInt64Array
   readonly texts: Buffer
@@ -30,15 +32,16 @@ export interface HeldSlot {
 }
 
 export const make = (capacity: number): HeartbeatSlots =>
-  view(new SharedArrayBuffer(tickBytes + capacity * (wordBytes + fenceBytes + textBytes)))
+  view(new SharedArrayBuffer(headBytes + capacity * (wordBytes + fenceBytes + textBytes)))
 
 export const view = (memory: SharedArrayBuffer): HeartbeatSlots => {
-  const capacity = (memory.byteLength - tickBytes) / (wordBytes + fenceBytes + textBytes)
-  const fencesAt = tickBytes + capacity * wordBytes
+  const capacity = (memory.byteLength - headBytes) / (wordBytes + fenceBytes + textBytes)
+  const fencesAt = headBytes + capacity * wordBytes
   return {
     memory,
     tick: new BigInt64Array(memory, 0, 1),
-    words: new BigInt64Array(memory, tickBytes, capacity),
+    standing: new BigInt64Array(memory, 8, 1),
+    words: new BigInt64Array(memory, headBytes, capacity),
     fences: new BigInt64Array(memory, fencesAt, capacity),
     texts: Buffer.from(memory, fencesAt + capacity * fenceBytes)
   }
@@ -49,6 +52,28 @@ export const writeTick = (slots: HeartbeatSlots): void =>
   void Atomics.store(slots.tick, 0, BigInt(Math.floor(uptimeMs())))
 
 export const readTick = (slots: HeartbeatSlots): number => Number(Atomics.load(slots.tick, 0))
+
+/** What the beats are to say of the worker. */
+export const writeStanding = (slots: HeartbeatSlots, standing: WorkerStanding): void => {
+  const { appliedSeq, isDraining, isQuiet, isResigned } = standing
+  const flags = (isQuiet ? QUIET : 0n) | (isResigned ? RESIGNED : 0n) | (isDraining ? DRAINING : 0n)
+  Atomics.store(slots.standing, 0, (BigInt(appliedSeq) << FLAG_BITS) | flags)
+}
+
+export const readStanding = (slots: HeartbeatSlots): WorkerStanding => {
+  const word = Atomics.load(slots.standing, 0)
+  return {
+    appliedSeq: Number(word >> FLAG_BITS),
+    isQuiet: (word & QUIET) !== 0n,
+    isResigned: (word & RESIGNED) !== 0n,
+    isDraining: (word & DRAINING) !== 0n
+  }
+}
+
+const QUIET = 1n
+const RESIGNED = 2n
+const DRAINING = 4n
+const FLAG_BITS = 3n
 
 /** The event loop's half: gives out slots. */
 export const makeWriter = (slots: HeartbeatSlots) => {
@@ -137,7 +162,8 @@ const readLease = ({ fences, texts }: HeartbeatSlots, slot: number): LeaseRef =>
   return { jobId: jobId as JobId, leaseId: leaseId as LeaseId, fence: Number(fences[slot]) as Fence }
 }
 
-const tickBytes = 8
+/** The tick, and the worker's standing. */
+const headBytes = 16
 const wordBytes = 8
 const fenceBytes = 8
 const leaseIdBytes = 36

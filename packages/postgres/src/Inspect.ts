@@ -6,11 +6,14 @@ import type { Fence, JobId } from "@headgate/core/Ids"
 import { type AttemptRecord, Inspect, type JobSummary, type StateCounts, type WorkerMeta } from "@headgate/core/Inspect"
 import { NotFound } from "@headgate/core/Refusals"
 import { State } from "@headgate/core/State"
+import type { JobTracked, TrackedState } from "@headgate/core/TrackedWork"
+import type { WorkerCommand } from "@headgate/core/WorkerControl"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Bind from "./Bind.ts"
 import * as CheckpointRows from "./CheckpointRows.ts"
 import { ControlSql } from "./ControlSql.ts"
+import * as LogText from "./LogText.ts"
 
 const mostCounted = 10_000
 /** Where no index knows the queue or the state, so many rows are looked at. */
@@ -35,6 +38,11 @@ const make = Effect.gen(function*() {
     "Inspect.progress",
     `select p.current, p.total, p.message, p.fence, p.updated_at_ms
     from headgate.job j left join headgate.progress p on p.job_id = j.id where j.id = $1`
+  )
+  const tracked = statement<TrackedRow>(
+    "Inspect.tracked",
+    `select t.fence, t.updated_at_ms, t.omitted, t.is_waiting, t.names, t.states, t.ages_ms from headgate.job j
+    left join headgate.tracked t on t.job_id = j.id and t.fence = j.fence and j.state = 'running' where j.id = $1`
   )
   const output = statement<OpaqueRow & { fence: bigint | null; updated_at_ms: bigint | null }>(
     "Inspect.output",
@@ -79,6 +87,9 @@ const make = Effect.gen(function*() {
     progress: Effect.fn("Inspect.progress")(function*(id) {
       return toProgress(yield* one(id, yield* progress([Bind.id(id)])))
     }),
+    tracked: Effect.fn("Inspect.tracked")(function*(id) {
+      return toTracked(yield* one(id, yield* tracked([Bind.id(id)])))
+    }),
     output: Effect.fn("Inspect.output")(function*(id) {
       const row = yield* one(id, yield* output([Bind.id(id)]))
       const opaque = toOpaque(row)
@@ -107,14 +118,14 @@ const jobSql = `select j.id, j.kind, j.schema_version, j.state, j.queue, j.parti
 
 /** At least one row for a job that exists. Its success, if any, is the newest attempt. */
 const attemptsSql =
-  `select a.fence, a.worker, a.started_at_ms, a.ended_at_ms, a.outcome, a.error_tag, coalesce(a.error_text, a.error_message) as error_text
+  `select a.fence, a.worker, a.started_at_ms, a.ended_at_ms, a.outcome, a.error_tag, coalesce(a.error_text, a.error_message) as error_text, a.log
   from headgate.job j left join headgate.attempt a on a.job_id = j.id where j.id = $1 and j.state <> 'completed'
   union all
   select a.* from headgate.job j cross join lateral (
-    select a.fence, a.worker, a.started_at_ms, a.ended_at_ms, a.outcome, a.error_tag, coalesce(a.error_text, a.error_message) as error_text
+    select a.fence, a.worker, a.started_at_ms, a.ended_at_ms, a.outcome, a.error_tag, coalesce(a.error_text, a.error_message) as error_text, a.log
       from headgate.attempt a where a.job_id = j.id
     union all
-    select j.fence, j.last_worker, j.claimed_at_ms, j.finished_at_ms, 'success', null, null
+    select j.fence, j.last_worker, j.claimed_at_ms, j.finished_at_ms, 'success', null, null, null
   ) a where j.id = $1 and j.state = 'completed'
   order by fence`
 
@@ -166,7 +177,8 @@ const countsSql = `with delayed as (
   select c.state, least(c.rows, $2)::int as count, c.is_cut or c.rows >= $2 as is_cut from counted c`
 
 const workersSql = `select w.id, w.queues, w.kinds, w.versions, w.capacity, w.running, w.started_at_ms, w.seen_at_ms,
-    w.seen_at_ms + w.lease_ms > headgate.now_ms() as is_live
+    w.seen_at_ms + w.lease_ms > headgate.now_ms() as is_live, w.is_quiet, w.is_resigned, w.is_draining, w.command,
+    w.command_actor, w.command_at_ms, w.command_seq, w.applied_seq
   from headgate.worker w order by w.id limit 10000`
 
 /** Lanes are few; each is asked for one available job. */
@@ -213,7 +225,8 @@ const toAttempt = (row: AttemptRow): ReadonlyArray<AttemptRecord> =>
     endedAtMs: Number(row.ended_at_ms),
     outcome: row.outcome ?? "",
     errorTag: row.error_tag ?? undefined,
-    errorText: row.error_text ?? undefined
+    errorText: row.error_text ?? undefined,
+    log: row.log === null ? undefined : LogText.decode(row.log)
   }]
 
 const toOpaque = ({ bytes, version }: OpaqueRow) => bytes === null || version === null ? undefined : { version, bytes }
@@ -226,6 +239,22 @@ const toProgress = (row: ProgressRow) =>
     fence: toFence(row.fence),
     updatedAtMs: Number(row.updated_at_ms)
   }
+
+const toTracked = (row: TrackedRow): JobTracked | undefined => {
+  if (row.fence === null) return undefined
+  const updatedAtMs = Number(row.updated_at_ms)
+  return {
+    fence: toFence(row.fence),
+    updatedAtMs,
+    isWaiting: row.is_waiting,
+    omitted: row.omitted,
+    work: row.names.map((name, at) => ({
+      name,
+      state: row.states[at] ?? "running",
+      sinceMs: updatedAtMs - Number(row.ages_ms[at])
+    }))
+  }
+}
 
 const toCounts = (rows: ReadonlyArray<CountRow>): StateCounts => {
   const found = new Map(rows.map(({ count, state }) => [state, count]))
@@ -245,7 +274,16 @@ const toWorker = (row: WorkerRow): WorkerMeta => ({
   running: row.running,
   startedAtMs: Number(row.started_at_ms),
   seenAtMs: Number(row.seen_at_ms),
-  isLive: row.is_live
+  isLive: row.is_live,
+  status: row.is_draining ? "draining" : row.is_quiet ? "quiet" : "working",
+  isResigned: row.is_resigned,
+  command: row.command === null ? undefined : {
+    seq: Number(row.command_seq),
+    command: row.command,
+    actor: row.command_actor ?? undefined,
+    atMs: Number(row.command_at_ms),
+    isApplied: row.applied_seq >= row.command_seq
+  }
 })
 
 const optionalNumber = (value: bigint | null): number | undefined => value === null ? undefined : Number(value)
@@ -288,6 +326,7 @@ interface AttemptRow {
   readonly outcome: string | null
   readonly error_tag: string | null
   readonly error_text: string | null
+  readonly log: string | null
 }
 
 interface OpaqueRow {
@@ -301,6 +340,17 @@ interface ProgressRow {
   readonly message: string | null
   readonly fence: bigint | null
   readonly updated_at_ms: bigint | null
+}
+
+/** All null where `fence` is. */
+interface TrackedRow {
+  readonly fence: bigint | null
+  readonly updated_at_ms: bigint
+  readonly omitted: number
+  readonly is_waiting: boolean
+  readonly names: ReadonlyArray<string>
+  readonly states: ReadonlyArray<TrackedState>
+  readonly ages_ms: ReadonlyArray<bigint>
 }
 
 interface CountRow {
@@ -319,4 +369,12 @@ interface WorkerRow {
   readonly started_at_ms: bigint
   readonly seen_at_ms: bigint
   readonly is_live: boolean
+  readonly is_quiet: boolean
+  readonly is_resigned: boolean
+  readonly is_draining: boolean
+  readonly command: WorkerCommand | null
+  readonly command_actor: string | null
+  readonly command_at_ms: bigint | null
+  readonly command_seq: bigint
+  readonly applied_seq: bigint
 }

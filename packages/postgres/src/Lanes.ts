@@ -4,6 +4,7 @@
  */
 import { enqueueQueue, type Envelope } from "@headgate/core/Envelope"
 import type { StoreUnavailable } from "@headgate/core/Refusals"
+import { effectiveWeight } from "@headgate/core/Weight"
 import * as Effect from "effect/Effect"
 import * as Bind from "./Bind.ts"
 import type { ControlSql } from "./ControlSql.ts"
@@ -17,6 +18,8 @@ export interface Lane {
   readonly worker: string
   readonly fallsBack: boolean
   readonly isPartitioned: boolean
+  /** Its jobs have keys, or cost other than 1. */
+  readonly varies: boolean
   readonly classes: ReadonlyArray<string>
   readonly limits: ReadonlyArray<string>
 }
@@ -28,12 +31,12 @@ export interface Lanes {
   readonly forget: (jobs: ReadonlyArray<Envelope>) => void
 }
 
-export const columns = "queue, kind, version, worker, falls_back, is_partitioned, classes, limits" as const
+export const columns = "queue, kind, version, worker, falls_back, is_partitioned, varies, classes, limits" as const
 
 /** Whether `l`, a lane, is the one of which `w` holds the columns; the arrays are text there. */
 export const isSame = `l.queue = w.queue and l.kind = w.kind and l.version = w.version and not l.suspect
   and l.worker = w.worker and l.falls_back = w.falls_back and l.is_partitioned = w.is_partitioned
-  and l.classes = w.classes::text[] and l.limits = w.limits::text[]`
+  and l.varies = w.varies and l.classes = w.classes::text[] and l.limits = w.limits::text[]`
 
 /** The columns of lanes, as `unnest` takes them. */
 export const params = (lanes: ReadonlyArray<Omit<Lane, "id">>): ReadonlyArray<unknown> => [
@@ -43,6 +46,7 @@ export const params = (lanes: ReadonlyArray<Omit<Lane, "id">>): ReadonlyArray<un
   Bind.texts(lanes.map(({ worker }) => worker)),
   Bind.bools(lanes.map(({ fallsBack }) => fallsBack)),
   Bind.bools(lanes.map(({ isPartitioned }) => isPartitioned)),
+  Bind.bools(lanes.map(({ varies }) => varies)),
   Bind.texts(lanes.map(({ classes }) => Bind.textArrayLiteral(classes))),
   Bind.texts(lanes.map(({ limits }) => Bind.textArrayLiteral(limits)))
 ]
@@ -52,12 +56,12 @@ export const make = (statement: ControlSql["Service"]["statement"]): Lanes => {
   const find = statement<{ readonly place: number; readonly id: number }>(
     "Producer.enqueue",
     `with w as materialized (
-      select * from unnest($1, $2, $3, $4, $5, $6, $7, $8) with ordinality as w(${columns}, place)
+      select * from unnest($1, $2, $3, $4, $5, $6, $7, $8, $9) with ordinality as w(${columns}, place)
     ), made as (
       insert into headgate.lane as l (suspect, ${columns})
-      select false, queue, kind, version, worker, falls_back, is_partitioned, classes::text[], limits::text[] from w
+      select false, queue, kind, version, worker, falls_back, is_partitioned, varies, classes::text[], limits::text[] from w
       where not exists (select from headgate.lane l where ${isSame})
-      order by w.queue, w.kind, w.version, w.worker, w.classes, w.limits on conflict do nothing
+      order by w.queue, w.kind, w.version, w.worker, w.varies, w.classes, w.limits on conflict do nothing
       returning l.*
     )
     select w.place::int, l.id from w join headgate.lane l on ${isSame}
@@ -102,6 +106,8 @@ const laneOf = (job: Envelope): Omit<Lane, "id"> => ({
   worker: job.stickyWorker ?? "",
   fallsBack: job.stickyFallbackMs !== undefined,
   isPartitioned: job.partitionKey !== "",
+  varies: job.rates.some(({ key, weight }) => key !== "" || effectiveWeight(weight) !== 1) ||
+    job.limits.some(({ key }) => key !== ""),
   classes: job.rates.map((rate) => rate.class).sort(),
   limits: job.limits.map(({ limit }) => limit).sort()
 })
@@ -110,8 +116,8 @@ const laneOf = (job: Envelope): Omit<Lane, "id"> => ({
 const nameOf = (job: Envelope): string => {
   const name = `${enqueueQueue(job.queue)} ${job.kind} ${job.schemaVersion} ${job.partitionKey !== ""}`
   if (job.rates.length === 0 && job.limits.length === 0 && job.stickyWorker === undefined) return name
-  const { classes, fallsBack, limits, worker } = laneOf(job)
-  return `${name} ${classes.join()} ${limits.join()} ${fallsBack} ${worker}`
+  const { classes, fallsBack, limits, varies, worker } = laneOf(job)
+  return `${name} ${varies} ${classes.join()} ${limits.join()} ${fallsBack} ${worker}`
 }
 
 const MAX_KNOWN = 10_000

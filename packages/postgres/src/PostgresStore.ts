@@ -14,6 +14,7 @@ import * as Announcer from "./Announcer.ts"
 import * as Checkpoints from "./Checkpoints.ts"
 import * as Control from "./Control.ts"
 import * as ControlSql from "./ControlSql.ts"
+import * as DeathCallbacks from "./DeathCallbacks.ts"
 import * as Duties from "./Duties.ts"
 import * as Explain from "./Explain.ts"
 import * as Gate from "./Gate.ts"
@@ -25,10 +26,12 @@ import * as Pauses from "./Pauses.ts"
 import * as Policies from "./Policies.ts"
 import * as Producer from "./Producer.ts"
 import * as Quarantine from "./Quarantine.ts"
+import * as Redrive from "./Redrive.ts"
 import * as Reports from "./Reports.ts"
 import { PostgresSettings } from "./Settings.ts"
 import * as Transactional from "./Transactional.ts"
 import * as Wakeups from "./Wakeups.ts"
+import * as WorkerControl from "./WorkerControl.ts"
 
 export interface Options extends Partial<PostgresSettings> {
   /**
@@ -127,15 +130,18 @@ const capabilities = Layer.mergeAll(
   Heartbeat.layer.pipe(Layer.provide(leases)),
   Wakeups.layer,
   Duties.layer,
+  DeathCallbacks.layer,
   Explain.layer,
   Reports.layer,
   Producer.layer,
   Transactional.layer,
   Control.layer,
   Quarantine.layer,
+  Redrive.layer,
   Policies.layer,
   Pauses.layer,
-  Inspect.layer
+  Inspect.layer,
+  WorkerControl.layer
 ).pipe(Layer.provide(Announcer.layer), Layer.provide(ControlSql.layer))
 
 /** The schema is checked before any control connection is made: those prepare statements on it. */

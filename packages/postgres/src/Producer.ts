@@ -22,7 +22,7 @@ import * as Tracer from "effect/Tracer"
 import { ambientOf, foreignTransaction } from "./Ambient.ts"
 import { Announcer } from "./Announcer.ts"
 import * as Bind from "./Bind.ts"
-import { ControlSql, inSchema, isConflict, sqlState, toUnavailable } from "./ControlSql.ts"
+import { ControlSql, inSchema, isConflict, sqlState } from "./ControlSql.ts"
 import * as EnqueueGroups from "./EnqueueGroups.ts"
 import { closedSql, insertParams, insertSql, keyText, obstaclesSql, uniqueKey } from "./EnqueueRows.ts"
 import * as Lanes from "./Lanes.ts"
@@ -33,7 +33,7 @@ const operation = "Producer.enqueue"
 
 const make = Effect.gen(function*() {
   const application = yield* PgClient.PgClient
-  const { schema, statement } = yield* ControlSql
+  const { schema, statement, unavailable } = yield* ControlSql
   const announcer = yield* Announcer
   const lanes = Lanes.make(statement)
   const client = application.withoutTransforms()
@@ -139,7 +139,7 @@ const make = Effect.gen(function*() {
       if (ready.length > 0) yield* application.afterCommit(announcer.announce(ready))
       return batch.flatMap(({ id }) => answers.get(id) ?? [])
     },
-    Effect.catchTag("SqlError", toUnavailable(operation))
+    Effect.catchTag("SqlError", unavailable(operation))
   )
 
   /** Stores those of the jobs in whose way nothing stands, by one statement unless a queue has too many jobs already. */
@@ -171,7 +171,7 @@ const make = Effect.gen(function*() {
       left = left.filter((job) => enqueueQueue(job.queue) !== queue)
     }
     return { stored: NONE, lostSince, isHeld: false }
-  }, Effect.catchTag("SqlError", toUnavailable(operation)))
+  }, Effect.catchTag("SqlError", unavailable(operation)))
 
   const enqueueInGroup = EnqueueGroups.make<EnqueueRefusal>(send)
 

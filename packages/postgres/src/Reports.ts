@@ -1,5 +1,5 @@
 /**
- * Progress and output of running attempts. The job's row is locked by the statement that writes, so that a reclaim
+ * Progress, tracked work and output of running attempts. The job's row is locked by the statement that writes, so that a reclaim
  * cannot slip between the check of the lease and the write.
  */
 import type { LeaseRef } from "@headgate/core/Ids"
@@ -30,9 +30,28 @@ const makeProgress = Effect.gen(function*() {
         message = excluded.message, updated_at_ms = excluded.updated_at_ms
     ) ${answer}`
   )
+  const track = statement<HeldRow>(
+    "ProgressStore.track",
+    `${held}, written as (
+      insert into headgate.tracked as t (job_id, fence, is_waiting, omitted, names, states, ages_ms, updated_at_ms)
+      select h.id, h.fence, $4, $5, $6, $7, $8, headgate.now_ms() from held h where h.is_current
+      on conflict (job_id) do update set fence = excluded.fence, is_waiting = excluded.is_waiting,
+        omitted = excluded.omitted, names = excluded.names, states = excluded.states, ages_ms = excluded.ages_ms,
+        updated_at_ms = excluded.updated_at_ms
+    ) ${answer}`
+  )
   return ProgressStore.of({
     report: Effect.fn("ProgressStore.report")(function*(lease, { current, message, total }) {
       yield* verified(report, lease, [Bind.bigint(current), Bind.bigint(total), Bind.text(message ?? null)])
+    }),
+    track: Effect.fn("ProgressStore.track")(function*(lease, { isWaiting, omitted, work }) {
+      yield* verified(track, lease, [
+        Bind.bool(isWaiting),
+        Bind.int(omitted),
+        Bind.texts(work.map(({ name }) => name)),
+        Bind.texts(work.map(({ state }) => state)),
+        Bind.bigints(work.map(({ agoMs }) => Math.max(0, Math.round(agoMs))))
+      ])
     })
   })
 })

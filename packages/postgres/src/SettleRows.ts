@@ -1,4 +1,5 @@
 /** Settlements as statement parameters. What the database would refuse is repaired here, so no item sinks its batch. */
+import type { AttemptLog } from "@headgate/core/AttemptLog"
 import { MAX_ERROR_MESSAGE_BYTES, MAX_ERROR_TAG_BYTES, MAX_ERROR_TEXT_BYTES } from "@headgate/core/ErrorText"
 import type { LeaseRef } from "@headgate/core/Ids"
 import { type Charge, MAX_CHARGE, type Settlement } from "@headgate/core/Leases"
@@ -6,6 +7,7 @@ import { MAX_DURATION_MS } from "@headgate/core/Millis"
 import { type Outcome, type OutcomeError, outcomeName } from "@headgate/core/Outcome"
 import { cutUtf8, isStorableText, toStorableText } from "@headgate/core/Text"
 import * as Bind from "./Bind.ts"
+import * as LogText from "./LogText.ts"
 
 export interface Split {
   readonly first: ReadonlyArray<Settlement>
@@ -45,7 +47,7 @@ export const statements = (items: ReadonlyArray<Settlement>): ReadonlyArray<Read
   for (const item of items) {
     const isSuccess = item.outcome._tag === "Success"
     const piece = isCharged(item) ? isSuccess ? chargedSuccess : chargedOther : isSuccess ? success : other
-    const bytes = bytesOf(item.outcome)
+    const bytes = bytesOf(item)
     if (piece.items.length === MAX_ITEMS || (piece.items.length > 0 && piece.bytes + bytes > MAX_BYTES)) {
       pieces.push(piece.items)
       piece.items = []
@@ -80,9 +82,14 @@ export const params = (items: ReadonlyArray<Settlement>): ReadonlyArray<unknown>
     Bind.texts(errors.map((error) => bounded(error?.tag, MAX_ERROR_TAG_BYTES))),
     Bind.texts(errors.map((error) => bounded(error?.message, MAX_ERROR_MESSAGE_BYTES))),
     Bind.texts(errors.map((error) => bounded(error?.text, MAX_ERROR_TEXT_BYTES))),
-    Bind.bytes(errors.map((error) => error?.encoded ?? null))
+    Bind.bytes(errors.map((error) => error?.encoded ?? null)),
+    logParam(items)
   ]
 }
+
+/** A shorter array is filled up with nulls. */
+const logParam = (items: ReadonlyArray<Settlement>) =>
+  Bind.texts(items.some(({ log }) => log !== undefined) ? items.map(({ log }) => log ? LogText.encode(log) : null) : [])
 
 /** The parameters of the SQL function `correct` that follow the leases: job, class, key, actual cost, push-back. */
 export const correctionParams = (items: ReadonlyArray<Settlement>): ReadonlyArray<unknown> => {
@@ -139,11 +146,14 @@ const delayOf = (outcome: Outcome): number | null => {
 const bounded = (text: string | undefined, maxBytes: number): string | null =>
   text === undefined ? null : cutUtf8(toStorableText(text), maxBytes)
 
-const bytesOf = (outcome: Outcome): number => {
+const bytesOf = ({ log, outcome }: Settlement): number => {
   if (outcome._tag === "Success") return outcome.result?.bytes.length ?? 0
   const error = errorOf(outcome)
-  return error === undefined ? 0 : error.text.length + (error.encoded?.length ?? 0)
+  return (error === undefined ? 0 : error.text.length + (error.encoded?.length ?? 0)) + logBytes(log)
 }
+
+const logBytes = (log: AttemptLog | undefined): number =>
+  log === undefined ? 0 : log.lines.reduce((bytes, { message }) => bytes + message.length, 0)
 
 const MAX_ITEMS = 5000
 const MAX_BYTES = 8_388_608

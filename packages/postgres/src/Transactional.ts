@@ -16,7 +16,7 @@ import type * as SqlError from "effect/sql/SqlError"
 import { ambient, foreignTransaction } from "./Ambient.ts"
 import * as Bind from "./Bind.ts"
 import { checkStep, checkText } from "./Checkpoints.ts"
-import { ControlSql, inSchema, rollbackFaults, toUnavailable } from "./ControlSql.ts"
+import { ControlSql, inSchema, rollbackFaults } from "./ControlSql.ts"
 import { chargedSuccessSql, successParams, successSql } from "./Leases.ts"
 import * as SettleRows from "./SettleRows.ts"
 
@@ -62,7 +62,7 @@ const stateSql = "select j.state from headgate.job j where j.id = $1"
 
 const make = Effect.gen(function*() {
   const application = yield* PgClient.PgClient
-  const { schema, statement } = yield* ControlSql
+  const { schema, statement, unavailable } = yield* ControlSql
   const client = application.withoutTransforms()
   const run = <Row extends object>(sql: string) => {
     const text = inSchema(schema, sql)
@@ -192,10 +192,10 @@ const make = Effect.gen(function*() {
       )
       return yield* Effect.catch(transaction, (failure) => {
         if (failure._tag !== "SqlError") return Effect.fail(failure)
-        const unavailable = toUnavailable(operation)(failure)
+        const failed = unavailable(operation)(failure)
         const end = atCommit
-        if (end === undefined) return unavailable
-        return Effect.flatMap(isCommitted(), (isCommitted) => isCommitted ? Effect.succeed(end.value) : unavailable)
+        if (end === undefined) return failed
+        return Effect.flatMap(isCommitted(), (isCommitted) => isCommitted ? Effect.succeed(end.value) : failed)
       })
     })
   }

@@ -1,6 +1,7 @@
 /**
  * Hears announcements of new work by LISTEN, on a connection of its own for each subscription. The connection is made
- * again for ever when it is lost, also when it is lost in silence: it is probed, and given up within 15 seconds.
+ * again for ever when it is lost, also when it is lost in silence: it is probed, and given up within 15 seconds. One that reaches
+ * a read-only server is given up as well.
  *
  * Without LISTEN (settings `listen: false`, or a pooler in transaction mode) a subscription never emits.
  */
@@ -28,7 +29,14 @@ const longestPauseMillis = 2000
 const make = Effect.gen(function*() {
   const { client, schema } = yield* ControlSql
   const { listen, transactionPooling } = yield* PostgresSettings
-  if (!listen || transactionPooling) return Wakeups.of({ subscribe: () => Stream.never })
+  if (!listen) return Wakeups.of({ subscribe: () => Stream.never })
+  if (transactionPooling) {
+    const told = Effect.as(
+      Effect.logInfo("LISTEN does not work through a pooler in transaction mode: new work is found by polling"),
+      Stream.never
+    )
+    return Wakeups.of({ subscribe: () => Stream.unwrap(told) })
+  }
   const config: PgConnection.Config = {
     ...client.config,
     applicationName: "headgate listener",
@@ -86,6 +94,7 @@ const listenOnce = (
 ): Effect.Effect<never, SqlError> =>
   Effect.scoped(Effect.gen(function*() {
     const connection = yield* connect(config)
+    yield* lookAlive(connection)
     const hashes = yield* hashesOf(connection, queues)
     const notifications = yield* connection.listen(channel)
     yield* confirmed
@@ -120,13 +129,19 @@ const hashesOf = (
     ({ rows }) => new Set(rows.map((row) => row["hash"]))
   )
 
-const probe = (connection: Pick<PgConnection.PgConnection, "query">): Effect.Effect<never, SqlError> =>
-  connection.query("select 1").pipe(
-    Effect.timeoutOrElse({ duration: probeTimeoutMillis, orElse: () => Effect.fail(silence) }),
-    Effect.delay(probeEveryMillis),
-    Effect.forever
+/** On a server that takes no writes nothing is announced: after a failover it is the old primary, which is left. */
+const lookAlive = (connection: Pick<PgConnection.PgConnection, "query">): Effect.Effect<void, SqlError> =>
+  connection.query("select pg_catalog.current_setting('transaction_read_only') as read_only").pipe(
+    Effect.timeoutOrElse({ duration: probeTimeoutMillis, orElse: () => Effect.fail(gone("does not answer")) }),
+    Effect.flatMap(({ rows: [row] }) =>
+      row?.["read_only"] === "on" ? Effect.fail(gone("has become read-only")) : Effect.void
+    )
   )
 
-const silence = new SqlError({
-  reason: new UnknownError({ cause: undefined, message: "the connection does not answer", operation: "probe" })
-})
+const probe = (connection: Pick<PgConnection.PgConnection, "query">): Effect.Effect<never, SqlError> =>
+  lookAlive(connection).pipe(Effect.delay(probeEveryMillis), Effect.forever)
+
+const gone = (what: string) =>
+  new SqlError({
+    reason: new UnknownError({ cause: undefined, message: `the connection ${what}`, operation: "probe" })
+  })

@@ -9,7 +9,12 @@ const Control = ControlSqlLayer.layer.pipe(
   Layer.provideMerge(TestDatabase.layerWith({
     client: {
       transformResultNames: (name) => name.toUpperCase(),
-      startupParameters: { default_transaction_isolation: "serializable" }
+      startupParameters: {
+        default_transaction_isolation: "serializable",
+        statement_timeout: "19s",
+        idle_session_timeout: "29s",
+        idle_in_transaction_session_timeout: "39s"
+      }
     }
   }))
 )
@@ -20,6 +25,17 @@ layer(Control, { excludeTestServices: true })("ControlSql", (it) => {
       const { statement } = yield* ControlSql
       const rows = yield* statement("Test", "select current_setting('transaction_isolation') as isolation_level")([])
       assert.deepStrictEqual(rows, [{ isolation_level: "read committed" }])
+    }))
+
+  it.effect("limits that are set for the application's statements are not the store's", () =>
+    Effect.gen(function*() {
+      const { statement } = yield* ControlSql
+      const sql = `select current_setting('statement_timeout') as statement,
+        current_setting('idle_session_timeout') as idle,
+        current_setting('idle_in_transaction_session_timeout') as idle_in_transaction`
+      assert.deepStrictEqual(yield* statement("Test", sql)([]), [
+        { statement: "0", idle: "0", idle_in_transaction: "10s" }
+      ])
     }))
 
   it.effect("a statement that loses to a concurrent one is tried again", () =>

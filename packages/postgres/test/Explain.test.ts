@@ -33,13 +33,14 @@ interface Waiting {
 const waiting = Effect.fnUntraced(function*(jobs: Waiting) {
   const sql = yield* PgClient.PgClient
   const { classes = [], fallsBack = false, kind = "greet", limits = [], partition = "", suspect = false } = jobs
-  const lane = sql`queue = ${jobs.queue} AND kind = ${kind} AND version = ${jobs.version ?? 1} AND suspect = ${suspect}
-    AND worker = ${jobs.worker ?? ""} AND is_partitioned = ${partition !== ""} AND classes = ${classes}::text[]
-    AND limits = ${limits}::text[]`
-  yield* sql`INSERT INTO headgate.lane (queue, kind, version, suspect, worker, falls_back, is_partitioned, classes, limits)
-    VALUES (${jobs.queue}, ${kind}, ${jobs.version ?? 1}, ${suspect}, ${jobs.worker ?? ""}, ${fallsBack},
-      ${partition !== ""}, ${classes}::text[], ${limits}::text[]) ON CONFLICT DO NOTHING`
   const keys = jobs.keys?.some((key) => key !== "") ? jobs.keys.join("\u001f") : ""
+  const varies = keys !== "" || jobs.weights !== undefined
+  const lane = sql`queue = ${jobs.queue} AND kind = ${kind} AND version = ${jobs.version ?? 1} AND suspect = ${suspect}
+    AND worker = ${jobs.worker ?? ""} AND is_partitioned = ${partition !== ""} AND varies = ${varies} AND classes = ${classes}::text[]
+    AND limits = ${limits}::text[]`
+  yield* sql`INSERT INTO headgate.lane (queue, kind, version, suspect, worker, falls_back, is_partitioned, varies, classes,
+      limits) VALUES (${jobs.queue}, ${kind}, ${jobs.version ?? 1}, ${suspect}, ${jobs.worker ?? ""}, ${fallsBack},
+      ${partition !== ""}, ${varies}, ${classes}::text[], ${limits}::text[]) ON CONFLICT DO NOTHING`
   const now = yield* Time.now()
   yield* Jobs.seed(...jobs.ids.map((id, n) => ({
     id,

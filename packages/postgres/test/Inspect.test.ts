@@ -106,7 +106,8 @@ layer(Jobs.layer, { excludeTestServices: true })("Inspect", (it) => {
         endedAtMs: 2,
         outcome: "retry",
         errorTag: "Boom",
-        errorText: "Boom: x"
+        errorText: "Boom: x",
+        log: undefined
       })
       const success = {
         fence: 12,
@@ -115,7 +116,8 @@ layer(Jobs.layer, { excludeTestServices: true })("Inspect", (it) => {
         endedAtMs: now,
         outcome: "success",
         errorTag: undefined,
-        errorText: undefined
+        errorText: undefined,
+        log: undefined
       }
       assert.deepStrictEqual(yield* inspect.attempts(id("failed")), [2, 9, 10].map(failure))
       assert.deepStrictEqual(yield* inspect.attempts(id("done")), [...[2, 9, 10].map(failure), success])
@@ -201,7 +203,8 @@ layer(Jobs.layer, { excludeTestServices: true })("Inspect", (it) => {
       const now = yield* Time.freeze()
       yield* worker("w1", now - 999, { greet: 2 })
       yield* worker("w2", now - 1000, {})
-      const common = { queues: ["default"], capacity: 10, running: 2, startedAtMs: 1 }
+      const standing = { status: "working", isResigned: false, command: undefined } as const
+      const common = { queues: ["default"], capacity: 10, running: 2, startedAtMs: 1, ...standing }
       assert.deepStrictEqual(yield* inspect.workers, [
         { id: "w1", kinds: [{ kind: "greet", version: 2 }], seenAtMs: now - 999, isLive: true, ...common },
         { id: "w2", kinds: [], seenAtMs: now - 1000, isLive: false, ...common }

@@ -2,6 +2,7 @@ import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
 import { Gate } from "@headgate/core/Gate"
 import type { LeaseRef } from "@headgate/core/Ids"
+import { Inspect } from "@headgate/core/Inspect"
 import { Leases, type Settlement } from "@headgate/core/Leases"
 import * as Outcome from "@headgate/core/Outcome"
 import { OutputStore, ProgressStore } from "@headgate/core/Reports"
@@ -310,6 +311,42 @@ layer(Store.layer, { excludeTestServices: true })("Leases.settle", (it) => {
         error_text: "a\ufffdb\ufffdc",
         error: new Uint8Array([0, 255])
       })
+    }))
+
+  it.effect("a log is kept with every outcome but success, whatever it holds, beside attempts without", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      const bad = "a\u0000b\ud800c"
+      const line = { atMs: 5, level: "Info" as const, message: bad, annotations: { [bad]: bad } }
+      const log = { lines: [line, { ...line, message: "x".repeat(5000), annotations: {} }], dropped: 2 }
+      const long = { lines: Array.from({ length: 1500 }, () => line), dropped: 1 }
+      const batch = yield* Effect.forEach(
+        [Outcome.retry(1000, boom), Outcome.crashed(boom), Outcome.rateLimited(), Outcome.snooze(1), Outcome.success],
+        (outcome, index) => Effect.map(Store.running({ id: `log-${index}` }), (lease) => ({ lease, outcome }))
+      )
+      const [retried, crashed, limited, snoozed, succeeded] = batch
+      yield* settleAll([
+        { ...retried!, log },
+        { ...crashed!, log: long },
+        { ...limited!, log },
+        snoozed!,
+        { ...succeeded!, log }
+      ])
+      const logs = yield* Effect.forEach(
+        batch,
+        ({ lease: { jobId } }) =>
+          Effect.map(Inspect.use((inspect) => inspect.attempts(jobId)), ([attempt]) => attempt?.log)
+      )
+      const clean = { ...line, message: "a\ufffdb\ufffdc", annotations: { "a\ufffdb\ufffdc": "a\ufffdb\ufffdc" } }
+      assert.deepStrictEqual(logs[0]?.lines[0], clean)
+      assert.strictEqual(logs[0]?.dropped, 2)
+      assert.match(logs[0]?.lines[1]?.message ?? "", /^x{4000,4096}\[cut: \d+ bytes\]$/)
+      assert.deepStrictEqual([logs[1]?.lines.length, logs[1]?.dropped], [1000, 501])
+      assert.deepStrictEqual([logs[2]?.dropped, logs[3], logs[4]], [2, undefined, undefined])
+      assert.deepStrictEqual(
+        yield* sql`SELECT log::jsonb #>> '{lines,0,at_ms}' AS at FROM headgate.attempt WHERE job_id = 'log-0'`,
+        [{ at: "5" }]
+      )
     }))
 
   it.effect("a job keeps the newest hundred of its attempts", () =>

@@ -4,12 +4,15 @@ import { Control } from "@headgate/core/Control"
 import type { LeaseRef } from "@headgate/core/Ids"
 import { Inspect } from "@headgate/core/Inspect"
 import { OutputStore, ProgressStore } from "@headgate/core/Reports"
+import type { TrackedReport } from "@headgate/core/TrackedWork"
 import { Time } from "@headgate/testkit"
 import { Deferred, Effect, Exit } from "effect"
 import * as Jobs from "./Jobs.ts"
 
 const report = (lease: LeaseRef, current = 1) =>
   ProgressStore.use((store) => store.report(lease, { current, total: 10, message: "half" }))
+const track = (lease: LeaseRef, work: TrackedReport["work"] = []) =>
+  ProgressStore.use((store) => store.track(lease, { isWaiting: work.length > 0, work, omitted: 3 }))
 const put = (lease: LeaseRef, byte = 1) =>
   OutputStore.use((store) => store.put(lease, { version: 3, bytes: Uint8Array.of(byte) }))
 
@@ -35,6 +38,35 @@ layer(Jobs.layer, { excludeTestServices: true })("Reports", (it) => {
       assert.deepStrictEqual(yield* inspect.output(lease.jobId), { version: 3, bytes: Uint8Array.of(9), ...common })
     }))
 
+  it.effect("tracked work is told with the store's time, and only of the attempt that runs", () =>
+    Effect.gen(function*() {
+      const inspect = yield* Inspect
+      const pg = yield* PgClient.PgClient
+      const now = yield* Time.freeze()
+      yield* Jobs.seed({ id: "p7", state: "running", fence: 4 })
+      const lease = Jobs.lease("p7", 4)
+      assert.isUndefined(yield* inspect.tracked(lease.jobId))
+      yield* track(lease)
+      yield* Time.advance(5)
+      yield* track(lease, [{ name: "a \"b\", {c}", state: "running", agoMs: 7 }, {
+        name: "d",
+        state: "failed",
+        agoMs: 0.4
+      }])
+      assert.deepStrictEqual(yield* inspect.tracked(lease.jobId), {
+        fence: lease.fence,
+        updatedAtMs: now + 5,
+        isWaiting: true,
+        omitted: 3,
+        work: [
+          { name: "a \"b\", {c}", state: "running", sinceMs: now - 2 },
+          { name: "d", state: "failed", sinceMs: now + 5 }
+        ]
+      })
+      yield* pg`UPDATE headgate.job SET fence = 5 WHERE id = 'p7'`
+      assert.isUndefined(yield* inspect.tracked(lease.jobId))
+    }))
+
   it.effect("a writer with another lease or another fence is refused and told the state, and nothing is written", () =>
     Effect.gen(function*() {
       const inspect = yield* Inspect
@@ -46,11 +78,16 @@ layer(Jobs.layer, { excludeTestServices: true })("Reports", (it) => {
         [Jobs.lease("p4", 1), "missing"]
       ] as const
       for (const [lease, state] of stale) {
-        const refused = [yield* Effect.flip(report(lease)), yield* Effect.flip(put(lease))]
+        const refused = [
+          yield* Effect.flip(report(lease)),
+          yield* Effect.flip(track(lease)),
+          yield* Effect.flip(put(lease))
+        ]
         for (const refusal of refused) assert.deepInclude(refusal, { _tag: "LeaseRejected", jobId: lease.jobId, state })
       }
       assert.strictEqual(yield* inspect.progress(Jobs.jobId("p2")), undefined)
       assert.strictEqual(yield* inspect.output(Jobs.jobId("p2")), undefined)
+      assert.strictEqual(yield* inspect.tracked(Jobs.jobId("p2")), undefined)
     }))
 
   it.effect("a report that meets the end of its lease is refused, whichever came first", () =>
@@ -79,11 +116,13 @@ layer(Jobs.layer, { excludeTestServices: true })("Reports", (it) => {
       const control = yield* Control
       yield* Jobs.seed({ id: "p6", state: "running" })
       yield* report(Jobs.lease("p6"))
+      yield* track(Jobs.lease("p6"))
       yield* put(Jobs.lease("p6"))
       assert.deepStrictEqual(yield* Jobs.columns("p6", "has_reports"), [true])
       yield* control.cancel(Jobs.jobId("p6"))
       yield* control.remove(Jobs.jobId("p6"))
       const left = yield* pg`SELECT job_id FROM headgate.progress WHERE job_id = 'p6'
+        UNION ALL SELECT job_id FROM headgate.tracked WHERE job_id = 'p6'
         UNION ALL SELECT job_id FROM headgate.output WHERE job_id = 'p6'`
       assert.deepStrictEqual(left, [])
     }))

@@ -22,6 +22,8 @@ export interface TcpProxy {
   readonly heal: Effect.Effect<void>
   /** Holds back whatever passes for so long, each way; 0 ends it. */
   readonly delay: (millis: number) => Effect.Effect<void>
+  /** New connections go to this server; those there are go on to the one they reach, as when an address moves. */
+  readonly redirect: (targetUrl: string) => Effect.Effect<void>
   /** Destroys, once, the connection on which the next matching statement is run. Completes `fired` when it has. */
   readonly dropOn: (rule: DropRule) => Effect.Effect<{ readonly fired: Effect.Effect<void> }>
 }
@@ -35,8 +37,8 @@ export interface DropRule {
 /** A proxy on a free loopback port, for the scope. */
 export const make = Effect.fn("TcpProxy.make")(function*(targetUrl: string) {
   const target = new URL(targetUrl)
-  const state: State = { mode: "open", delayMillis: 0, links: new Set(), drop: undefined }
-  const port = yield* listen((client) => connect(state, client, target))
+  const state: State = { target, mode: "open", delayMillis: 0, links: new Set(), drop: undefined }
+  const port = yield* listen((client) => connect(state, client))
   yield* Effect.addFinalizer(() => Effect.sync(() => state.links.forEach(destroy)))
   return proxy(state, targetUrl, port)
 })
@@ -44,6 +46,7 @@ export const make = Effect.fn("TcpProxy.make")(function*(targetUrl: string) {
 type Mode = "open" | "cut" | "blackhole"
 
 interface State {
+  target: URL
   mode: Mode
   delayMillis: number
   readonly links: Set<Link>
@@ -78,6 +81,7 @@ const proxy = (state: State, targetUrl: string, port: number): TcpProxy => {
     blackhole: change("blackhole", () => false),
     heal: change("open", (link) => link.hasLostBytes),
     delay: (millis) => Effect.sync(() => void (state.delayMillis = millis)),
+    redirect: (targetUrl) => Effect.sync(() => void (state.target = new URL(targetUrl))),
     dropOn: (rule) =>
       Effect.sync(() => {
         const fired = Deferred.makeUnsafe<void>()
@@ -99,9 +103,9 @@ const listen = (onClient: (client: Net.Socket) => void): Effect.Effect<number, n
     return typeof address === "object" && address !== null ? address.port : 0
   }))
 
-const connect = (state: State, client: Net.Socket, target: URL): void => {
+const connect = (state: State, client: Net.Socket): void => {
   if (state.mode === "cut") return void client.destroy()
-  const server = Net.connect(Number(target.port || 5432), target.hostname)
+  const server = Net.connect(Number(state.target.port || 5432), state.target.hostname)
   const link: Link = { client, server, hasLostBytes: false, sent: 1, answered: 0, doom: undefined }
   state.links.add(link)
   const inspect = inspector(state, link)

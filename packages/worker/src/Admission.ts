@@ -39,6 +39,7 @@ export class Admission {
   private isHungry = true
   private isWaitingForRoom = false
   private isStopped = false
+  private isQuiet = false
   private emptyPolls = 0
   private nextPollAt = 0
   private notBefore = 0
@@ -78,6 +79,12 @@ export class Admission {
     if (this.isWaitingForRoom) this.nudge.give()
   }
 
+  /** While quiet nothing is asked for. */
+  setQuiet(isQuiet: boolean): void {
+    this.isQuiet = isQuiet
+    this.wake()
+  }
+
   readonly stop = (): void => {
     this.isStopped = true
     this.nudge.give()
@@ -86,6 +93,7 @@ export class Admission {
   /** How long to wait before the next call, unless nudged; 0 to make it now. */
   private pauseMs(now: number): number {
     if (now < this.notBefore) return this.notBefore - now
+    if (this.isQuiet && this.unanswered.length === 0) return MAX_PAUSE_MS
     const { inFlight, settler } = this.parts
     const free = inFlight.free(now)
     this.isWaitingForRoom = free < Math.max(1, inFlight.room(now) >> 2) &&

@@ -7,6 +7,7 @@ import type {
   Claim,
   InterruptionReason,
   Outcome,
+  OutcomeError,
   OutcomeName,
   Registration,
   State,
@@ -14,15 +15,27 @@ import type {
   TrackedLease
 } from "@headgate/core"
 import { monotonicMs } from "@headgate/core/Heartbeat"
+import type * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import type * as Fiber from "effect/Fiber"
+import type { NewestLines } from "./AttemptLog.ts"
+import { isInterruptible } from "./FiberLook.ts"
+import { TimeLimits } from "./TimeLimits.ts"
+import type { Tracked } from "./Tracked.ts"
 
 /** Why an attempt ends before, or instead of, its handler's own answer. */
 export type Ending =
   /** The handler chose it: snooze, skip, revoke... The worker settles it. */
   | { readonly _tag: "Chosen"; readonly outcome: Outcome }
   /** Ownership ended. Timeout, deadline and shutdown are settled; after the others there is nothing left to settle. */
-  | { readonly _tag: "Interrupted"; readonly reason: InterruptionReason }
+  | {
+    readonly _tag: "Interrupted"
+    readonly reason: InterruptionReason
+    /** What is stored for a limit other than the attempt's own timeout. */
+    readonly error?: OutcomeError | undefined
+  }
+  /** Work that it tracks failed or died before the handler ended: settled as if the handler had. */
+  | { readonly _tag: "Failed"; readonly cause: Cause.Cause<unknown> }
   /** The store settled it already (a durable sleep, a transactional completion). */
   | { readonly _tag: "Settled"; readonly outcome: OutcomeName; readonly state: State | "deleted" }
 
@@ -35,8 +48,18 @@ export interface Attempt {
   readonly ending: Ending | undefined
   /** Sets the ending if there is none, interrupts the attempt's root fiber and never returns. */
   readonly end: (ending: Ending) => Effect.Effect<never>
+  /** Undefined while it has none but its timeout and deadline. */
+  readonly limits: TimeLimits | undefined
+  /** The same, made when the first limit is set. */
+  readonly limited: () => TimeLimits
+  /** The steps whose bodies run; undefined until it uses one. */
+  stepsUnderWay: ReadonlySet<string> | undefined
   /** What the handler says it cost; undefined until it says something. */
   charges: ReadonlyArray<Charge> | undefined
+  /** What the handler logged; undefined until it logs something. */
+  log: NewestLines | undefined
+  /** Monotonic; undefined while the claim waits in the buffer. */
+  readonly startedAt: number | undefined
   /** No ending yet, and the lease is valid on this process's clock: a step may start. */
   readonly isOwned: () => boolean
 }
@@ -45,12 +68,19 @@ export interface Attempt {
 export class LocalAttempt implements Attempt {
   ending: Ending | undefined = undefined
   fiber: Fiber.Fiber<unknown, unknown> | undefined = undefined
-  /** Monotonic; undefined while the claim waits in the buffer. */
   startedAt: number | undefined = undefined
   endedAt: number | undefined = undefined
   /** When the handler must stop, and for which reason. */
   dueAt = Number.POSITIVE_INFINITY
   dueReason: "timeout" | "deadline" = "timeout"
+  limits: TimeLimits | undefined = undefined
+  stepsUnderWay: ReadonlySet<string> | undefined = undefined
+  /** Whoever watches it hears of limits that may be met earlier than those before them. */
+  lookBy: (at: number) => void = nobodyWatches
+  /** Monotonic: when it was told to stop. */
+  toldAt: number | undefined = undefined
+  /** The finalizers of its scope. */
+  closing: Fiber.Fiber<unknown, unknown> | undefined = undefined
   /** When patience with a handler that was told to stop, or with its finalizers, is over. */
   stuckAt = Number.POSITIVE_INFINITY
   isInterrupted = false
@@ -59,6 +89,9 @@ export class LocalAttempt implements Attempt {
   /** How the handler ended, while the attempt's own finalizers run. */
   outcome: Outcome | undefined = undefined
   charges: ReadonlyArray<Charge> | undefined = undefined
+  log: NewestLines | undefined = undefined
+  /** Undefined until it tracks something. */
+  work: Tracked | undefined = undefined
   isClosing = false
   isZombie = false
   /** The lease was given back: nothing of this attempt is settled any more. */
@@ -84,6 +117,9 @@ export class LocalAttempt implements Attempt {
 
   readonly isOwned = (): boolean => this.ending === undefined && this.tracked.validUntil() > monotonicMs()
 
+  readonly limited = (): TimeLimits =>
+    this.limits ??= new TimeLimits(this.definition.stallTimeoutMs, (at) => this.lookBy(at))
+
   readonly end = (ending: Ending): Effect.Effect<never> =>
     Effect.suspend(() => {
       this.interrupt(ending)
@@ -96,12 +132,16 @@ export class LocalAttempt implements Attempt {
     if (this.ending !== undefined) return false
     this.ending = ending
     this.isInterrupted = true
-    this.isDeaf = isUninterruptible(this.fiber)
-    this.fiber?.interruptUnsafe()
+    this.toldAt = monotonicMs()
+    this.isDeaf = (this.fiber !== undefined && !isInterruptible(this.fiber)) || this.work?.isDeaf === true
+    this.interruptFibers()
     return true
+  }
+
+  interruptFibers(): void {
+    this.fiber?.interruptUnsafe()
+    this.work?.interrupt()
   }
 }
 
-/** A fiber says so, though its public type does not. */
-const isUninterruptible = (fiber: Fiber.Fiber<unknown, unknown> | undefined): boolean =>
-  fiber !== undefined && "interruptible" in fiber && fiber.interruptible === false
+const nobodyWatches = (): void => {}

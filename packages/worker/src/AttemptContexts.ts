@@ -7,6 +7,8 @@ import * as Effect from "effect/Effect"
 import { CurrentLogAnnotations } from "effect/References"
 import * as Scope from "effect/Scope"
 import type { LocalAttempt } from "./Attempt.ts"
+import type { AttemptLogSettings } from "./AttemptLog.ts"
+import { keepLogs } from "./AttemptLogger.ts"
 import { inAttemptSpan } from "./AttemptSpan.ts"
 import { JobOfAttempt } from "./JobService.ts"
 import { prepareResume } from "./Resume.ts"
@@ -26,11 +28,13 @@ export interface Prepared {
 export class AttemptContexts {
   private readonly worker: WorkerId
   private readonly stores: StepStores
+  private readonly logs: AttemptLogSettings | undefined
   private readonly bases = new WeakMap<Registration, Context.Context<Services>>()
 
-  constructor(worker: WorkerId, stores: StepStores) {
+  constructor(worker: WorkerId, stores: StepStores, logs: AttemptLogSettings | undefined) {
     this.worker = worker
     this.stores = stores
+    this.logs = logs
   }
 
   /** The handler, and all it needs; a job with a checkpoint is resumed first. */
@@ -63,14 +67,15 @@ export class AttemptContexts {
       Context.add(CurrentLogAnnotations, annotations),
       Context.add(Running, new RunningAttempt(attempt, this.stores, checkpoint)),
       Context.add(Scope.Scope, scope),
-      Context.add(Job, new JobOfAttempt(attempt, this.worker))
+      Context.add(Job, new JobOfAttempt(attempt, this.worker, this.stores))
     )
   }
 
   private base(registration: Registration): Context.Context<Services> {
     const known = this.bases.get(registration)
     if (known !== undefined) return known
-    const services = Context.merge(registration.context, stepServices)
+    const merged = Context.merge(registration.context, stepServices)
+    const services = this.logs === undefined ? merged : keepLogs(merged, this.logs)
     // Flat, with room on top for what an attempt adds.
     const base = Context.makeUnsafe<Services>(services.mapUnsafe, { maxDepth: MAX_ADDED })
     this.bases.set(registration, base)

@@ -56,6 +56,7 @@ export class AttemptSteps {
     this.opening = { stepSet, version }
     this.guess = guessFor(attempt.definition)
     this.marked = checkpoint?.inProgress
+    attempt.stepsUnderWay = this.underWay
     for (const record of checkpoint?.records ?? []) {
       this.records.set(record.step, record)
       this.finished.add(record.step)

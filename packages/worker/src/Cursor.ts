@@ -6,6 +6,7 @@ import type { SavePosition, StepCall, StepRefusal } from "@headgate/core/Step"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { type AttemptSteps, describe, encodeWithin } from "./AttemptSteps.ts"
+import { between, stepTimeoutMs, within } from "./TimeLimits.ts"
 
 type CursorCall<A, P> = StepCall<A> & { readonly position: Codec<P>; readonly initial: P }
 type CursorBody<A, P, E, R> = (position: P, save: SavePosition<P>) => Effect.Effect<A, E, R>
@@ -16,12 +17,17 @@ export const runCursor = Effect.fnUntraced(function*<A, P, E, R>(
   body: CursorBody<A, P, E, R>
 ): Effect.fn.Return<A, E | StepRefusal, R> {
   yield* refuseOpenTransaction("cursor")
+  const timeoutMs = call.timeout === undefined
+    ? steps.attempt.definition.stepTimeoutMs
+    : yield* stepTimeoutMs(call.timeout)
   const { identity, record } = yield* steps.begin(call.name, call.key, "cursor")
   if (record !== undefined) return yield* steps.recorded(identity, record.result, call)
   // A job has room for one position.
   if (steps.openCursor !== undefined) return yield* alreadyOpen(identity, steps.openCursor)
   steps.openCursor = identity
-  return yield* Effect.ensuring(answer(steps, identity, call, body), Effect.sync(() => close(steps, identity)))
+  const timed: CursorBody<A, P, E, R> = (position, save) =>
+    within(steps.attempt, identity, timeoutMs, Effect.suspend(() => body(position, save)))
+  return yield* Effect.ensuring(answer(steps, identity, call, timed), Effect.sync(() => close(steps, identity)))
 })
 
 const answer = Effect.fnUntraced(function*<A, P, E, R>(
@@ -36,7 +42,7 @@ const answer = Effect.fnUntraced(function*<A, P, E, R>(
     yield* refuseOpenTransaction("position")
     if (steps.openCursor !== identity) return yield* ended(identity)
     const bytes = yield* encodeWithin(call.position, next, "position", `the position of cursor ${identity}`)
-    yield* steps.write({ cursor: { step: identity, bytes } })
+    yield* between(steps.attempt, identity, steps.write({ cursor: { step: identity, bytes } }))
   })
   const value = yield* body(position, save)
   const result = yield* steps.encode(identity, call, value)

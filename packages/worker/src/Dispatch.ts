@@ -9,6 +9,7 @@ import type { Registration } from "@headgate/core/Handler"
 import { type HeartbeatSession, monotonicMs } from "@headgate/core/Heartbeat"
 import * as Outcome from "@headgate/core/Outcome"
 import { defaultRetry } from "@headgate/core/Retry"
+import type { StuckEvidence } from "@headgate/core/Stuck"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import type * as Exit from "effect/Exit"
@@ -20,6 +21,7 @@ import type { InFlight } from "./InFlight.ts"
 import { normalise, ofEnding } from "./Normalise.ts"
 import type { Reporter } from "./Reporter.ts"
 import type { Settler } from "./Settler.ts"
+import type { Stuck } from "./Stuck.ts"
 import { Watchdog } from "./Watchdog.ts"
 import type { WorkerSettings } from "./WorkerOptions.ts"
 
@@ -31,13 +33,19 @@ interface DispatchParts {
   readonly contexts: AttemptContexts
   readonly settler: Settler
   readonly reporter: Reporter
+  readonly stuck: Stuck
+  /** The last slot was taken by a handler that does not stop, or the first of them came free again. */
+  readonly stuckChanged: () => void
   /** A slot became free. */
   readonly freed: () => void
+  /** An attempt was settled by a write of its own, which may have opened a limit for others. */
+  readonly settledItself: () => void
 }
 
 export class Dispatch {
   readonly watchdog: Watchdog
   private isDraining = false
+  private isQuiet = false
   private isFilling = false
   /** By kind: when content of it was last closed. The gate may have answered before. */
   private readonly closedAt = new Map<string, number>()
@@ -50,6 +58,10 @@ export class Dispatch {
       attempts: () => buffer.length === 0 ? [...running] : [...running, ...buffer],
       graceMs: parts.settings.handlerGraceMs,
       stop: (attempt, reason) => attempt.startedAt === undefined ? this.handBack(attempt) : this.stop(attempt, reason),
+      overran: (attempt, { error, reason }) => {
+        if (reason === "progress_stalled") this.tellStuck(attempt, "stalled")
+        this.stop(attempt, reason, error)
+      },
       giveUp: (attempt) => this.giveUp(attempt),
       tick: (now) => this.handBackOverdue(now)
     })
@@ -70,7 +82,7 @@ export class Dispatch {
       if (closedAt !== undefined && closedAt >= sentAt) settler.push(attempt, Outcome.released)
       else inFlight.buffer.push(attempt)
     }
-    if (this.isDraining) this.handBackBuffer()
+    if (this.isDraining || this.isQuiet || inFlight.isStuck) this.handBackBuffer()
     // Not at once: the next call of the gate is sent first, and on its way while these run.
     else setImmediate(this.fill)
     if (inFlight.buffer.length > 0) this.watchdog.lookBy(receivedAt + inFlight.prefetch.patienceMs)
@@ -85,9 +97,9 @@ export class Dispatch {
   }
 
   /** Interrupts the attempt for `reason`; a claim that waits for its slot is dropped. */
-  stop(attempt: LocalAttempt, reason: InterruptionReason): void {
+  stop(attempt: LocalAttempt, reason: InterruptionReason, error?: Outcome.OutcomeError): void {
     if (endsOwnership(reason)) this.parts.inFlight.release(attempt)
-    const isStopped = attempt.interrupt({ _tag: "Interrupted", reason })
+    const isStopped = attempt.interrupt({ _tag: "Interrupted", reason, error })
     if (attempt.startedAt !== undefined) {
       if (isStopped) this.watchdog.lookBy(monotonicMs() + this.parts.settings.handlerGraceMs)
       return
@@ -98,10 +110,9 @@ export class Dispatch {
 
   /** What still runs when a drain can wait no longer. */
   giveUpRest(): void {
-    const { inFlight, reporter, settings } = this.parts
-    for (const attempt of inFlight.running) {
+    for (const attempt of this.parts.inFlight.running) {
       if (attempt.isZombie) continue
-      if (keepsJob(attempt)) reporter.stuck(attempt, inFlight.zombies, settings.concurrency)
+      if (keepsJob(attempt)) this.tellStuck(attempt, "not_stopping")
       else this.giveUp(attempt)
     }
   }
@@ -120,6 +131,12 @@ export class Dispatch {
   drain(): void {
     this.isDraining = true
     this.handBackBuffer()
+  }
+
+  /** The same, until it is over. */
+  setQuiet(isQuiet: boolean): void {
+    this.isQuiet = isQuiet
+    if (isQuiet) this.handBackBuffer()
   }
 
   /** Nothing of it has started: it goes back uncharged, also when its lease ran out here. The fence decides whose it is. */
@@ -186,6 +203,8 @@ export class Dispatch {
     if (!attempt.isOwned()) return this.parts.settler.push(attempt, Outcome.released)
     if (attempt.dueAt <= now) return this.conclude(attempt, Outcome.deadlinePassed)
     attempt.startedAt = now
+    attempt.lookBy = this.lookBy
+    if (attempt.definition.stallTimeoutMs !== undefined) attempt.limited()
     this.parts.inFlight.running.add(attempt)
     this.parts.reporter.started(attempt)
     const payload = attempt.definition.decodePayload(claim.payload, claim.schemaVersion)
@@ -210,7 +229,11 @@ export class Dispatch {
       attempt.fiber = fiber
       return program
     }))
-    fiber.addObserver((exit) => this.closeScope(attempt, exit, scope))
+    fiber.addObserver((exit) => {
+      if (attempt.work === undefined) return this.closeScope(attempt, exit, scope)
+      attempt.fiber = undefined
+      attempt.work.join(exit, () => this.closeScope(attempt, exit, scope))
+    })
     if (attempt.endedAt === undefined) this.watchdog.lookBy(Math.min(attempt.dueAt, attempt.tracked.validUntil()))
   }
 
@@ -222,14 +245,15 @@ export class Dispatch {
     attempt.outcome = outcome
     attempt.isClosing = true
     const closing = Effect.runForkWith(attempt.registration.context)(Scope.close(scope, exit))
+    attempt.closing = closing
     closing.addObserver(() => this.finish(attempt, outcome))
     this.watchdog.lookBy(attempt.endedAt + this.parts.settings.handlerGraceMs)
   }
 
   private finish(attempt: LocalAttempt, outcome: Outcome.Outcome | undefined): void {
-    const { inFlight, reporter } = this.parts
+    const { inFlight } = this.parts
     inFlight.running.delete(attempt)
-    if (attempt.isZombie) reporter.zombies(--inFlight.zombies)
+    if (attempt.isZombie) this.countZombies(-1)
     else this.conclude(attempt, outcome)
     if (inFlight.buffer.length > 0) this.fill()
     this.parts.freed()
@@ -240,8 +264,10 @@ export class Dispatch {
     if (outcome !== undefined && !attempt.isReleased) return settler.push(attempt, outcome)
     inFlight.release(attempt)
     const { ending } = attempt
-    if (ending?._tag === "Settled") reporter.settled(attempt, ending.outcome, ending)
-    else reporter.lost(attempt, ending?._tag === "Interrupted" ? ending.reason : "lease_lost")
+    if (ending?._tag === "Settled") {
+      reporter.settled(attempt, ending.outcome, ending)
+      this.parts.settledItself()
+    } else reporter.lost(attempt, ending?._tag === "Interrupted" ? ending.reason : "lease_lost")
   }
 
   /** Its attempt ends without the handler, which keeps its slot until it ends by itself; the fence refuses its writes. */
@@ -250,15 +276,31 @@ export class Dispatch {
     if (keepsJob(attempt)) return
     if (ending?._tag === "Settled" && !attempt.isInterrupted) {
       attempt.isInterrupted = true
-      attempt.fiber?.interruptUnsafe()
+      attempt.interruptFibers()
       return
     }
-    const { inFlight, reporter, settings } = this.parts
     attempt.isZombie = true
-    inFlight.zombies++
-    reporter.stuck(attempt, inFlight.zombies, settings.concurrency)
+    this.countZombies(1)
+    this.tellStuck(attempt, "not_stopping")
     this.conclude(attempt, attempt.outcome ?? (ending === undefined ? undefined : ofEnding(attempt, ending)))
   }
+
+  /** With its last slot a worker hands over: what waits here goes back, and its duties go to others. */
+  private countZombies(change: 1 | -1): void {
+    const { inFlight, reporter, stuckChanged } = this.parts
+    const wasStuck = inFlight.isStuck
+    inFlight.zombies += change
+    reporter.zombies(inFlight.zombies)
+    if (inFlight.isStuck === wasStuck) return
+    if (inFlight.isStuck) this.handBackBuffer()
+    stuckChanged()
+  }
+
+  private tellStuck(attempt: LocalAttempt, stage: StuckEvidence["stage"]): void {
+    this.parts.stuck.tell(attempt, stage, this.watchdog.lagMs())
+  }
+
+  private readonly lookBy = (at: number): void => this.watchdog.lookBy(at)
 }
 
 /** Deaf to a shutdown it works on until the process ends; before that nobody else may start the job. */
@@ -282,10 +324,12 @@ const unknownKind = (kind: string): Registration => {
     stepSet: undefined,
     steps: [],
     stepMappings: [],
+    stepTimeoutMs: undefined,
+    stallTimeoutMs: undefined,
     decodePayload: () => unknown,
     success: codec,
     error: codec,
-    isFailure: () => true
+    onError: () => undefined
   }
   return { definition, run: () => Effect.void, context: Context.empty() }
 }

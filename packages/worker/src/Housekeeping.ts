@@ -1,8 +1,8 @@
 /**
  * The background work every queue needs, done by whichever worker holds the duty's lease: due jobs become available,
- * expired leases are reclaimed, overdue jobs are archived, finished ones evicted, poison is taken out, and what is held
- * is noted. A loop survives whatever the store answers, and a drain gives the duties up, so that another worker takes
- * them over at once.
+ * expired leases are reclaimed, overdue jobs are archived, finished ones evicted, poison is taken out, what is held is
+ * noted, and dead letters are brought back. A loop survives whatever the store answers, and a drain gives the duties up,
+ * so that another worker takes them over at once.
  */
 import { Duties } from "@headgate/core/Duties"
 import { monotonicMs } from "@headgate/core/Heartbeat"
@@ -36,14 +36,16 @@ export const run = (parts: HousekeepingParts): Effect.Effect<void> =>
   Effect.forEach(dutiesOf(parts), (duty) => keepUp(parts, duty), { concurrency: "unbounded", discard: true })
 
 const dutiesOf = (parts: HousekeepingParts): ReadonlyArray<Duty> => {
-  const leaseMs = Math.min(Math.max(parts.settings.leaseMs, MIN_DUTY_LEASE_MS), MAX_DUTY_LEASE_MS)
+  // So short that the duties of a dead worker are taken over before the leases on its jobs have run out.
+  const leaseMs = Math.min(Math.max(parts.settings.leaseMs / 2, MIN_DUTY_LEASE_MS), MAX_DUTY_LEASE_MS)
   return [
     promote(parts, leaseMs),
     reclaim(parts, leaseMs),
     expire(parts, leaseMs),
     quarantine(parts, leaseMs),
     evict(parts),
-    observe(parts)
+    observe(parts),
+    redrive(parts, leaseMs)
   ]
 }
 
@@ -67,7 +69,7 @@ const reclaim = ({ duties, reporter, settings }: HousekeepingParts, leaseMs: num
       reporter.emit({ _tag: "JobReclaimed", jobId, kind, worker, state })
       if (state === "quarantined") reporter.quarantined(jobId, kind, crashAttempt, lost)
     }
-    return reclaimed.length >= SWEEP_LIMIT ? 0 : Math.min(SWEEP_MS, settings.leaseMs / 4)
+    return reclaimed.length >= SWEEP_LIMIT ? 0 : Math.min(RECLAIM_MS, settings.leaseMs / 4)
   })
 })
 
@@ -104,6 +106,17 @@ const observe = ({ duties }: HousekeepingParts): Duty => ({
   sweep: Effect.as(duties.observeHolds(OBSERVE_LIMIT), OBSERVE_MS)
 })
 
+const redrive = ({ duties, reporter, wake }: HousekeepingParts, leaseMs: number): Duty => ({
+  name: "redrive",
+  leaseMs,
+  sweep: Effect.map(duties.redriveStep, ({ nextDueInMs, step }) => {
+    if (step !== undefined) reporter.redriven(step)
+    if (step !== undefined && step.moved > 0) wake()
+    // Without a step the one that is due is being steered or done elsewhere.
+    return Math.min(Math.max(nextDueInMs ?? SWEEP_MS, step === undefined ? MIN_REDRIVE_MS : 0), SWEEP_MS)
+  })
+})
+
 const keepUp = (parts: HousekeepingParts, duty: Duty): Effect.Effect<never> => {
   const { duties, outage, settings } = parts
   const { leaseMs } = duty
@@ -134,11 +147,13 @@ const keepUp = (parts: HousekeepingParts, duty: Duty): Effect.Effect<never> => {
 const MIN_PROMOTE_MS = 50
 const MAX_PROMOTE_MS = 500
 const SWEEP_MS = 1000
+const RECLAIM_MS = 750
 /** Between two parts of a sweep over all jobs, which is in no hurry: the gate turns away what it meets. */
 const BETWEEN_PARTS_MS = 20
 const EVICT_MS = 30_000
 const OBSERVE_MS = 10_000
 const OBSERVE_LIMIT = 500
-const MIN_DUTY_LEASE_MS = 2000
+const MIN_REDRIVE_MS = 50
+const MIN_DUTY_LEASE_MS = 1000
 const MAX_DUTY_LEASE_MS = 15_000
 const RESIGN_MS = 1000

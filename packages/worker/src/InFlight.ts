@@ -47,6 +47,8 @@ export class InFlight {
 
   /** How many claims one call of the gate may bring: what there is room for, and not more than one settlement is to write. */
   free(now: number): number {
+    // Its slots are not coming back soon: what it claimed ahead would only wait here.
+    if (this.isStuck) return 0
     const claims = this.room(now) - this.running.size - this.buffer.length
     const most = Math.max(this.settings.concurrency, MAX_PREFETCH)
     return Math.max(0, Math.min(claims, most, leaseCapacity(this.settings) - this.held))

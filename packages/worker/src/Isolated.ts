@@ -7,6 +7,7 @@
  * crash. Interruption (timeout, lost lease, cancel, shutdown) reaches the handler in the child with its reason; what does
  * not stop within `killAfter` is killed, with its process group. A child whose worker dies ends by itself.
  */
+import type { LogLine } from "@headgate/core/AttemptLog"
 import { CodecError } from "@headgate/core/Codec"
 import type { StoredError } from "@headgate/core/ErrorText"
 import type { Handler } from "@headgate/core/Handler"
@@ -14,15 +15,21 @@ import { Job, Progress } from "@headgate/core/Job"
 import type { ProgressUpdate } from "@headgate/core/Progress"
 import type { Invalid } from "@headgate/core/Refusals"
 import type { Task } from "@headgate/core/Task"
+import type { TrackedReport } from "@headgate/core/TrackedWork"
+import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
+import { isSeverity } from "./AttemptLog.ts"
+import { keepLine, KeptLogs } from "./AttemptLogger.ts"
 import type { Answer, IsolatedChild } from "./IsolatedChild.ts"
 import { UndecodableAnswer } from "./IsolatedCrash.ts"
 import { type ChosenEnding, runFrame } from "./IsolatedFrames.ts"
 import { type IsolatedOptions, settingsOf } from "./IsolatedOptions.ts"
 import * as IsolatedPool from "./IsolatedPool.ts"
+import { Running } from "./StepRuntime.ts"
+import { writeTracked } from "./TrackedReports.ts"
 
 export { IsolatedCrash, UndecodableAnswer } from "./IsolatedCrash.ts"
 export type { IsolatedOptions } from "./IsolatedOptions.ts"
@@ -46,7 +53,8 @@ const run = Effect.fnUntraced(function*<Kind extends string, P, S, E, Steps exte
 ) {
   const job = yield* Job
   const { payload: bytes, schemaVersion } = yield* task.envelope(payload)
-  const request = runFrame({ facts: job.facts, schemaVersion }, bytes)
+  const logLevel = (yield* KeptLogs)?.level
+  const request = runFrame({ facts: job.facts, schemaVersion, logLevel }, bytes)
   const answer = yield* pool.withChild((child) => ask(child, request))
   return yield* valueOf(task, job, answer)
 })
@@ -55,11 +63,15 @@ const run = Effect.fnUntraced(function*<Kind extends string, P, S, E, Steps exte
 const ask = Effect.fnUntraced(function*(child: IsolatedChild, request: Buffer) {
   const job = yield* Job
   const report = yield* reporting
+  const said = yield* listening
+  const fork = Effect.runForkWith(yield* Effect.context<never>())
   return yield* Effect.callback<Answer>((resume) => {
     child.run(request, {
       answer: (answer) => resume(Effect.succeed(answer)),
       progress: report,
-      charge: ({ actual }) => void Effect.runFork(Effect.ignore(job.charge(actual)))
+      charge: ({ actual }) => void Effect.runFork(Effect.ignore(job.charge(actual))),
+      extend: ({ id, ms }) => void fork(Effect.ignore(Effect.map(job.extendLease(ms), () => child.extended(id)))),
+      ...said
     })
     return Effect.flatMap(job.interruption, (reason) => child.stop(Option.getOrUndefined(reason)))
   })
@@ -84,6 +96,21 @@ const reporting = Effect.gen(function*() {
   return (update: ProgressUpdate): void => {
     next = update
     send()
+  }
+})
+
+/** Keeps what the child logs and tracks with its attempt. */
+const listening = Effect.gen(function*() {
+  const settings = yield* KeptLogs
+  const running = yield* Running
+  return {
+    log: ({ annotations, level, message }: LogLine): void => {
+      if (settings === undefined || running === undefined || !isSeverity(level)) return
+      keepLine(running.attempt, settings, { level, message, annotations, cause: Cause.empty })
+    },
+    tracked: (report: TrackedReport): void => {
+      if (running !== undefined) Effect.runFork(writeTracked(running.attempt, running.stores.progress, report))
+    }
   }
 })
 

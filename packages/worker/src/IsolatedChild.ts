@@ -2,15 +2,18 @@
  * One child process as its worker sees it: started in a process group of its own, given one job at a time, told to stop,
  * killed with all that it started. It never throws; whatever becomes of the process is the answer to its job.
  */
+import type { LogLine } from "@headgate/core/AttemptLog"
 import type { StoredError } from "@headgate/core/ErrorText"
 import type { InterruptionReason } from "@headgate/core/Leases"
 import type { ProgressUpdate } from "@headgate/core/Progress"
+import type { TrackedReport } from "@headgate/core/TrackedWork"
 import * as Effect from "effect/Effect"
 import { type ChildProcess, spawn } from "node:child_process"
 import { Socket } from "node:net"
 import type { Readable } from "node:stream"
 import { crashOf, type IsolatedCrash, OutputTail } from "./IsolatedCrash.ts"
 import {
+  type AskedExtension,
   CHANNEL_FD,
   type ChosenEnding,
   Frame,
@@ -36,6 +39,9 @@ export interface Listener {
   readonly answer: (answer: Answer) => void
   readonly progress: (update: ProgressUpdate) => void
   readonly charge: (said: SaidCharge) => void
+  readonly extend: (asked: AskedExtension) => void
+  readonly log: (line: LogLine) => void
+  readonly tracked: (report: TrackedReport) => void
 }
 
 export class IsolatedChild {
@@ -88,6 +94,11 @@ export class IsolatedChild {
       this.channel?.write(jsonFrame(Frame.interrupt, { reason }))
       this.killAfter()
     })
+  }
+
+  /** Tells it that the lease of its job was extended as it asked. */
+  extended(id: number): void {
+    this.channel?.write(jsonFrame(Frame.extended, { id }))
   }
 
   /** Lets it end by itself, which it does when its channel closes; kills it when it does not. */
@@ -156,6 +167,12 @@ export class IsolatedChild {
         return this.listener?.progress(readJson(body))
       case Frame.charge:
         return this.listener?.charge(readJson(body))
+      case Frame.extend:
+        return this.listener?.extend(readJson(body))
+      case Frame.log:
+        return this.listener?.log(readJson(body))
+      case Frame.tracked:
+        return this.listener?.tracked(readJson(body))
       case Frame.success:
         return this.answer({ _tag: "Success", bytes: new Uint8Array(body) })
       case Frame.failure:

@@ -1,7 +1,7 @@
 /**
  * What a worker and an isolated child say to each other, on file descriptor 3 of the child: frames of a length (4 bytes,
  * big-endian, of what follows it), a kind (1 byte) and a body. The child says `ready` once, then answers each `run` with
- * exactly one of the answers; `progress` and `charge` may come before it.
+ * exactly one of the answers; `progress`, `charge`, `extend`, `log` and `tracked` may come before it.
  *
  * | frame | from | body |
  * | --- | --- | --- |
@@ -14,8 +14,13 @@
  * | interrupted | child | none: it stopped as it was told |
  * | ending | child | JSON: the handler chose snooze, skip, revoke, release or rateLimited |
  * | progress, charge | child | JSON |
+ * | extend | child | JSON `{ id, ms }`: asks for a longer lease |
+ * | extended | worker | JSON `{ id }`: it has it |
+ * | log | child | JSON: a line that the handler logged |
+ * | tracked | child | JSON: the work that it tracks |
  */
 import type { ActualCost, JobFacts } from "@headgate/core/Job"
+import type { Severity } from "effect/LogLevel"
 
 export const PROTOCOL = 1
 
@@ -39,7 +44,11 @@ export const Frame = {
   interrupted: 8,
   ending: 9,
   progress: 10,
-  charge: 11
+  charge: 11,
+  extend: 12,
+  extended: 13,
+  log: 14,
+  tracked: 15
 } as const
 
 export type FrameKind = (typeof Frame)[keyof typeof Frame]
@@ -47,6 +56,8 @@ export type FrameKind = (typeof Frame)[keyof typeof Frame]
 export interface RunHead {
   readonly facts: Omit<JobFacts, "trace">
   readonly schemaVersion: number
+  /** The least level of the lines it wants; undefined: none. */
+  readonly logLevel?: Severity | undefined
 }
 
 /** An end that the handler chose. Milliseconds as the handler gave them; null for what is no duration. */
@@ -56,6 +67,11 @@ export type ChosenEnding =
   | { readonly _tag: "Revoke" }
   | { readonly _tag: "Release" }
   | { readonly _tag: "RateLimited"; readonly retryAfterMs?: number | null | undefined }
+
+export interface AskedExtension {
+  readonly id: number
+  readonly ms: number
+}
 
 export type SaidCharge = { readonly actual: number | ActualCost }
 

@@ -4,21 +4,32 @@ import { type InterruptionReason, MAX_CHARGE } from "@headgate/core/Leases"
 import { refuseInteger } from "@headgate/core/Millis"
 import type { Invalid } from "@headgate/core/Refusals"
 import { traceContext } from "@headgate/core/TraceContext"
+import type * as Cause from "effect/Cause"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import type * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Option from "effect/Option"
 import { type ChosenEnding, Frame, jsonFrame } from "./IsolatedFrames.ts"
+import { extensionMs } from "./LeaseExtension.ts"
+import type { Tracked } from "./Tracked.ts"
+import { reported } from "./TrackedReports.ts"
 
 type JobShape = Job["Service"]
 
 export class ServedJob implements JobShape {
   /** The first ending stands. */
   ending: ChosenEnding | undefined = undefined
+  /** Work that it tracks failed first. */
+  failure: Cause.Cause<unknown> | undefined = undefined
   isInterrupted = false
   readonly facts: JobFacts
   private reason: InterruptionReason | undefined = undefined
   private fiber: Fiber.Fiber<unknown, unknown> | undefined = undefined
+  /** Undefined until it tracks something. */
+  private work: Tracked | undefined = undefined
+  private readonly extensions = new Map<number, () => void>()
+  private asked = 0
   private readonly say: (frame: Buffer) => void
 
   constructor(facts: Omit<JobFacts, "trace">, say: (frame: Buffer) => void) {
@@ -33,10 +44,23 @@ export class ServedJob implements JobShape {
   }
 
   interrupt(reason: InterruptionReason | undefined): void {
-    if (this.isInterrupted || this.ending !== undefined) return
+    if (this.hasEnded) return
     this.isInterrupted = true
     this.reason = reason
-    this.fiber?.interruptUnsafe()
+    this.interruptFibers()
+  }
+
+  /** Answers when all that it tracks has ended. */
+  joined(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
+    const { work } = this
+    if (work === undefined) return Effect.void
+    return Effect.callback<void>((resume) => work.join(exit, () => resume(Effect.void)))
+  }
+
+  /** The worker has extended the lease. */
+  extended(id: number): void {
+    this.extensions.get(id)?.()
+    this.extensions.delete(id)
   }
 
   /** Interrupts it as without a lease, and waits for its finalizers. */
@@ -83,14 +107,48 @@ export class ServedJob implements JobShape {
     })
   }
 
+  extendLease(duration: Duration.Input): Effect.Effect<void, Invalid> {
+    return Effect.flatMap(Effect.fromResult(extensionMs(duration)), (ms) =>
+      Effect.callback<void>((resume) => {
+        const id = this.asked++
+        this.extensions.set(id, () => resume(Effect.void))
+        this.say(jsonFrame(Frame.extend, { id, ms }))
+      }))
+  }
+
+  track<A, E, R>(name: string, effect: Effect.Effect<A, E, R>): Effect.Effect<Fiber.Fiber<A, E>, E | Invalid, R> {
+    return Effect.suspend(() => (this.work ??= this.makeWork()).track(name, effect))
+  }
+
+  private makeWork(): Tracked {
+    return reported({
+      hasEnded: () => this.hasEnded,
+      failed: (cause) => {
+        if (this.hasEnded) return
+        this.failure = cause
+        this.interruptFibers()
+      },
+      send: (report) => Effect.sync(() => this.say(jsonFrame(Frame.tracked, report)))
+    })
+  }
+
+  private get hasEnded(): boolean {
+    return this.isInterrupted || this.ending !== undefined || this.failure !== undefined
+  }
+
+  private interruptFibers(): void {
+    this.fiber?.interruptUnsafe()
+    this.work?.interrupt()
+  }
+
   completeWith(): Effect.Effect<never> {
     return Effect.die(new Error("Job.completeWith needs the worker's store: it cannot be called in an isolated child"))
   }
 
   private choose(ending: ChosenEnding): Effect.Effect<never> {
     return Effect.suspend(() => {
-      if (!this.isInterrupted) this.ending ??= ending
-      this.fiber?.interruptUnsafe()
+      if (!this.hasEnded) this.ending = ending
+      this.interruptFibers()
       return Effect.interrupt
     })
   }

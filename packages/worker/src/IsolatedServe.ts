@@ -2,8 +2,10 @@
  * The child's side of an isolated task: the main module of its program calls `serve`, which runs one job at a time until
  * the worker closes the channel.
  */
+import { logLine } from "@headgate/core/AttemptLog"
 import type { CodecError } from "@headgate/core/Codec"
 import { storedError } from "@headgate/core/ErrorText"
+import { monotonicMs } from "@headgate/core/Heartbeat"
 import { Job, Progress } from "@headgate/core/Job"
 import type { InterruptionReason } from "@headgate/core/Leases"
 import { type ProgressUpdate, validateProgress } from "@headgate/core/Progress"
@@ -14,10 +16,12 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
+import type { Severity } from "effect/LogLevel"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import { fstatSync } from "node:fs"
 import { Socket } from "node:net"
+import { addLogger } from "./AttemptLogger.ts"
 import {
   CHANNEL_FD,
   Frame,
@@ -130,10 +134,11 @@ class Server<S, E, R> {
     if (kind === Frame.interrupt) {
       this.running?.interrupt(readJson<{ readonly reason?: InterruptionReason }>(body).reason)
     }
+    if (kind === Frame.extended) this.running?.extended(readJson<{ readonly id: number }>(body).id)
   }
 
   private run(body: Buffer): void {
-    const { head: { facts, schemaVersion }, payload: bytes } = readRun(body)
+    const { head: { facts, logLevel, schemaVersion }, payload: bytes } = readRun(body)
     const payload = this.definition.decodePayload(bytes, schemaVersion)
     if (Result.isFailure(payload)) {
       return this.send(jsonFrame(Frame.defect, storedError(payload.failure)))
@@ -145,9 +150,9 @@ class Server<S, E, R> {
     // What the handler answered stands; what the finalizers of its scope do changes nothing.
     const program = Effect.onExit(Effect.suspend(() => this.handler(payload.success)), (exit) => {
       answered = exit
-      return Effect.exit(Scope.close(scope, exit))
+      return Effect.andThen(job.joined(exit), Effect.exit(Scope.close(scope, exit)))
     })
-    const services = this.context.pipe(
+    const services = this.logging(logLevel).pipe(
       Context.add(Job, job),
       Context.add(Progress, { report: (update: ProgressUpdate) => this.report(update) }),
       Context.add(Scope.Scope, scope)
@@ -157,6 +162,15 @@ class Server<S, E, R> {
     fiber.addObserver((exit) => {
       this.running = undefined
       this.send(answerOf(this.definition, job, answered ?? exit))
+    })
+  }
+
+  private logging(level: Severity | undefined): Context.Context<R> {
+    if (level === undefined) return this.context
+    const startedAt = monotonicMs()
+    return addLogger(this.context, level, (line) => {
+      const atMs = monotonicMs() - startedAt
+      this.send(jsonFrame(Frame.log, logLine({ ...line, atMs })))
     })
   }
 
@@ -176,6 +190,7 @@ const answerOf = (definition: TaskDefinition, job: ServedJob, exit: Exit.Exit<un
   if (job.ending !== undefined) return jsonFrame(Frame.ending, job.ending)
   if (job.isInterrupted) return frame(Frame.interrupted)
   try {
+    if (job.failure !== undefined) return ofCause(definition, job.failure)
     return Exit.isSuccess(exit)
       ? encoded(Frame.success, definition.success.encode(exit.value))
       : ofCause(definition, exit.cause)

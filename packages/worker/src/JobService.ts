@@ -13,10 +13,14 @@ import { traceContext } from "@headgate/core/TraceContext"
 import type { Transactional } from "@headgate/core/Transactional"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import type * as Fiber from "effect/Fiber"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type { LocalAttempt } from "./Attempt.ts"
 import { completeWith } from "./Completion.ts"
+import { extendLease } from "./LeaseExtension.ts"
+import type { StepStores } from "./StepStores.ts"
+import { trackedOf } from "./TrackedReports.ts"
 
 type JobShape = Job["Service"]
 
@@ -27,11 +31,13 @@ const MIN_PAUSE_MS = 1000
 export class JobOfAttempt implements JobShape {
   private readonly attempt: LocalAttempt
   private readonly worker: WorkerId
+  private readonly stores: StepStores
   private known: JobFacts | undefined = undefined
 
-  constructor(attempt: LocalAttempt, worker: WorkerId) {
+  constructor(attempt: LocalAttempt, worker: WorkerId, stores: StepStores) {
     this.attempt = attempt
     this.worker = worker
+    this.stores = stores
   }
 
   get facts(): JobFacts {
@@ -84,7 +90,19 @@ export class JobOfAttempt implements JobShape {
   completeWith<A, E, R>(
     body: Effect.Effect<A, E, R>
   ): Effect.Effect<A, E | StepRefusal | ForeignTransaction, R | Transactional> {
-    return completeWith(this.attempt, body)
+    const completed = completeWith(this.attempt, body)
+    return Effect.suspend(() => {
+      const { work } = this.attempt
+      return work === undefined ? completed : Effect.andThen(work.idle, completed)
+    })
+  }
+
+  extendLease(duration: Duration.Input): Effect.Effect<void, Invalid> {
+    return extendLease(this.attempt, this.stores.leases, duration)
+  }
+
+  track<A, E, R>(name: string, effect: Effect.Effect<A, E, R>): Effect.Effect<Fiber.Fiber<A, E>, E | Invalid, R> {
+    return Effect.suspend(() => trackedOf(this.attempt, this.stores.progress).track(name, effect))
   }
 
   private choose(outcome: Outcome.Outcome): Effect.Effect<never> {

@@ -38,6 +38,11 @@ export const evictedJobs = Metric.counter("headgate_jobs_evicted_total", {
   incremental: true
 })
 
+export const redrivenJobs = Metric.counter("headgate_jobs_redriven_total", {
+  description: "Archived jobs that a duty of this process brought back for a redrive",
+  incremental: true
+})
+
 export const zombieHandlers = Metric.gauge("headgate_zombie_handlers", {
   description: "Handlers that were told to stop and still run"
 })
@@ -53,6 +58,15 @@ const by = <Value extends string>(counter: Metric.Counter<number>, attribute: st
     return made
   }
 }
+
+export type DeathCallEnd = "delivered" | "retry" | "given_up" | "handed_back"
+
+export const deathCalls = Metric.counter("headgate_death_calls_total", {
+  description: "Calls of death handlers by this process, by how they ended",
+  incremental: true
+})
+
+export const deathCallsEndedAs = by<DeathCallEnd>(deathCalls, "end")
 
 export const endedAs = by<OutcomeName>(endedAttempts, "outcome")
 

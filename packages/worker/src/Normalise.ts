@@ -7,6 +7,7 @@
  */
 import { CodecError } from "@headgate/core/Codec"
 import { MAX_ERROR_TEXT_BYTES, storedError } from "@headgate/core/ErrorText"
+import { outcomeOnError } from "@headgate/core/OnError"
 import * as Outcome from "@headgate/core/Outcome"
 import { MAX_OUTPUT_BYTES } from "@headgate/core/Output"
 import { DuplicateStep, ForeignTransaction, Invalid, StoreUnavailable } from "@headgate/core/Refusals"
@@ -34,8 +35,12 @@ export const normalise = (
   if (attempt.isReleased) return undefined
   const { ending } = attempt
   if (ending !== undefined) return ofEnding(attempt, ending)
+  return safely(() => Exit.isSuccess(exit) ? ofSuccess(attempt, exit.value) : ofCause(attempt, exit.cause))
+}
+
+const safely = (outcome: () => Outcome.Outcome): Outcome.Outcome => {
   try {
-    return Exit.isSuccess(exit) ? ofSuccess(attempt, exit.value) : ofCause(attempt, exit.cause)
+    return outcome()
   } catch (defect) {
     return Outcome.crashed(storedError(defect))
   }
@@ -45,9 +50,15 @@ export const normalise = (
 export const ofEnding = (attempt: LocalAttempt, ending: Ending): Outcome.Outcome | undefined => {
   if (ending._tag === "Chosen") return ending.outcome
   if (ending._tag === "Settled") return undefined
+  if (ending._tag === "Failed") {
+    const { cause } = ending
+    return safely(() => ofCause(attempt, cause))
+  }
   switch (ending.reason) {
     case "timeout":
-      return Outcome.timedOut(nextDelayMs(attempt), taskTimeout(attempt))
+    case "step_timeout":
+    case "progress_stalled":
+      return Outcome.timedOut(nextDelayMs(attempt), ending.error ?? taskTimeout(attempt))
     case "deadline":
       return Outcome.deadlinePassed
     case "shutdown":
@@ -91,19 +102,30 @@ const ofCause = (attempt: LocalAttempt, cause: Cause.Cause<unknown>): Outcome.Ou
 }
 
 const ofFailure = (attempt: LocalAttempt, error: unknown): Outcome.Outcome => {
+  const { claim, definition } = attempt
   const stored = storedError(error)
+  const encoded = definition.error.encode(error)
+  if (Result.isFailure(encoded)) return ofUnmapped(attempt, error, stored)
+  const bytes = encoded.success
+  const known = bytes.length > 0 && bytes.length <= MAX_ERROR_TEXT_BYTES ? { ...stored, encoded: bytes } : stored
+  // What the task says of an error that it declares comes first, also of one of the library's own.
+  const said = definition.onError(error)
+  if (said === undefined) return ofUnmapped(attempt, error, known)
+  return outcomeOnError(said, known, {
+    attempt: claim.attempt,
+    streak: claim.streak,
+    retry: definition.retry,
+    random: Math.random()
+  })
+}
+
+const ofUnmapped = (attempt: LocalAttempt, error: unknown, stored: Outcome.OutcomeError): Outcome.Outcome => {
   if (isRefusal(error)) return Outcome.fatal(stored)
   // An outage of the database, in whatever call of the handler's: nothing is charged for it.
   if (error instanceof StoreUnavailable || (error instanceof SqlError && isUnreachable(error))) {
     return Outcome.notAFailure(streakBackoffMs(attempt.claim.streak + 1), stored)
   }
-  const encoded = attempt.definition.error.encode(error)
-  if (Result.isFailure(encoded)) return Outcome.retry(nextDelayMs(attempt), stored)
-  const bytes = encoded.success
-  const known = bytes.length > 0 && bytes.length <= MAX_ERROR_TEXT_BYTES ? { ...stored, encoded: bytes } : stored
-  return isFailure(attempt, error)
-    ? Outcome.retry(nextDelayMs(attempt), known)
-    : Outcome.notAFailure(streakBackoffMs(attempt.claim.streak + 1), known)
+  return Outcome.retry(nextDelayMs(attempt), stored)
 }
 
 const isTypedFailure = ({ definition }: LocalAttempt, error: unknown): boolean =>
@@ -117,14 +139,6 @@ const isTypedFailure = ({ definition }: LocalAttempt, error: unknown): boolean =
 const isRefusal = (error: unknown): boolean =>
   error instanceof DuplicateStep || error instanceof Invalid || error instanceof ForeignTransaction ||
   (error instanceof CodecError && error.direction === "encode")
-
-const isFailure = ({ definition }: LocalAttempt, error: unknown): boolean => {
-  try {
-    return definition.isFailure(error)
-  } catch {
-    return true
-  }
-}
 
 const nextDelayMs = ({ claim, definition }: LocalAttempt): number =>
   retryDelayMs(definition.retry, claim.attempt + 1, Math.random())

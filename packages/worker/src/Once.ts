@@ -9,6 +9,7 @@ import { isStorableText, utf8Length } from "@headgate/core/Text"
 import { MAX_EFFECT_KEY_BYTES, Transactional } from "@headgate/core/Transactional"
 import * as Effect from "effect/Effect"
 import type { AttemptSteps } from "./AttemptSteps.ts"
+import { stepTimeoutMs, within } from "./TimeLimits.ts"
 import { transact } from "./Transacting.ts"
 
 type OnceCall<A> = StepCall<A> & { readonly effectKey: string | undefined }
@@ -20,9 +21,13 @@ export const runOnce = Effect.fnUntraced(function*<A, E, R>(
 ): Effect.fn.Return<A, E | StepRefusal | ForeignTransaction, R | Transactional> {
   const refusal = call.effectKey === undefined ? undefined : refuseEffectKey(call.effectKey)
   if (refusal !== undefined) return yield* refusal
+  const timeoutMs = call.timeout === undefined
+    ? steps.attempt.definition.stepTimeoutMs
+    : yield* stepTimeoutMs(call.timeout)
   const { identity, record } = yield* steps.begin(call.name, call.key, "once")
   if (record !== undefined) return yield* steps.recorded(identity, record.result, call)
-  return yield* Effect.ensuring(commit(steps, identity, call, body), Effect.sync(() => steps.abandon(identity)))
+  const timed = within(steps.attempt, identity, timeoutMs, body)
+  return yield* Effect.ensuring(commit(steps, identity, call, timed), Effect.sync(() => steps.abandon(identity)))
 })
 
 const commit = Effect.fnUntraced(function*<A, E, R>(

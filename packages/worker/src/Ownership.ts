@@ -5,6 +5,7 @@
 import type { LeaseRejected, StoreUnavailable } from "@headgate/core/Refusals"
 import * as Effect from "effect/Effect"
 import type { Attempt } from "./Attempt.ts"
+import { atStore } from "./TimeLimits.ts"
 
 /** Ends the attempt without settling it; never answers. */
 export const loseLease = (attempt: Attempt): Effect.Effect<never> =>
@@ -13,12 +14,17 @@ export const loseLease = (attempt: Attempt): Effect.Effect<never> =>
 /** Repeats `call` while the store is out of reach and the lease lasts. */
 export const whileOwned = <A>(
   attempt: Attempt,
+  call: Effect.Effect<A, LeaseRejected | StoreUnavailable>
+): Effect.Effect<A> => atStore(attempt, repeated(attempt, call, 0))
+
+const repeated = <A>(
+  attempt: Attempt,
   call: Effect.Effect<A, LeaseRejected | StoreUnavailable>,
-  tries = 0
+  tries: number
 ): Effect.Effect<A> =>
   Effect.catch(call, (error) =>
     error._tag === "StoreUnavailable" && attempt.isOwned()
-      ? Effect.delay(Effect.suspend(() => whileOwned(attempt, call, tries + 1)), backoffMs(tries))
+      ? Effect.delay(Effect.suspend(() => repeated(attempt, call, tries + 1)), backoffMs(tries))
       : loseLease(attempt))
 
 /** 50 ms doubled up to 2 s, each 80 to 120 %. */

@@ -1,8 +1,13 @@
 /** Tells what happens to attempts: telemetry events if somebody listens, metrics, and a warning where one is due. */
 import type { InterruptionReason, JobId, OutcomeName, State, TerminalReason, WorkerId } from "@headgate/core"
-import type { Event, StuckReason, Telemetry } from "@headgate/core/Events"
+import type { CallFault } from "@headgate/core/DeathCallbacks"
+import type { RedriveStep } from "@headgate/core/Duties"
+import type { Event, Telemetry } from "@headgate/core/Events"
 import type { EndedAtGate } from "@headgate/core/Gate"
 import { monotonicMs } from "@headgate/core/Heartbeat"
+import type { RedrivePause } from "@headgate/core/Redrive"
+import type { StuckEvidence, StuckReason } from "@headgate/core/Stuck"
+import type { WorkerOrders } from "@headgate/core/WorkerControl"
 import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import type { LocalAttempt } from "./Attempt.ts"
@@ -92,6 +97,29 @@ export class Reporter {
     this.emit({ _tag: "JobsExpired", jobIds })
   }
 
+  redriven(step: RedriveStep): void {
+    const { moved, pausedFor, redriveId, state } = step
+    if (moved > 0) Metrics.redrivenJobs.updateUnsafe(moved, this.context)
+    if (moved > 0 || state !== "running") this.emit({ _tag: "JobsRedriven", ...step })
+    if (state === "paused") {
+      this.warn(`Redrive ${redriveId} has paused: ${PAUSED[pausedFor ?? "failures"]}. Resume or cancel it`)
+    }
+  }
+
+  /** A death handler was called. */
+  called(end: Metrics.DeathCallEnd): void {
+    Metrics.deathCallsEndedAs(end).updateUnsafe(1, this.context)
+  }
+
+  /** Never silent: nobody calls the handler again before an operator says so. */
+  callGivenUp(death: { readonly key: string; readonly jobId: string; readonly kind: string }, fault: CallFault): void {
+    Metrics.deathCallsEndedAs("given_up").updateUnsafe(1, this.context)
+    this.emit({ _tag: "DeathHandlerGaveUp", ...death, error: `${fault.tag}: ${fault.message}` })
+    this.warn(
+      `The death handler of ${death.kind} has failed too often for ${death.key}: ${fault.tag}: ${fault.message}`
+    )
+  }
+
   evicted(count: number): void {
     Metrics.evictedJobs.updateUnsafe(count, this.context)
     this.emit({ _tag: "JobsEvicted", count })
@@ -107,15 +135,30 @@ export class Reporter {
     this.emit({ _tag: "LeaseLost", jobId: attempt.claim.lease.jobId, kind: attempt.claim.kind, reason })
   }
 
-  stuck(attempt: LocalAttempt, zombies: number, slots: number): void {
-    const { kind, lease: { jobId } } = attempt.claim
-    const reason = stuckReason(attempt)
-    this.zombies(zombies)
-    this.emit({ _tag: "HandlerStuck", jobId, kind, reason })
-    this.warn(`A handler does not stop: job ${jobId} of kind ${kind} ${STUCK[reason] ?? `was interrupted (${reason})`}`)
-    if (zombies >= slots) {
-      this.warn(`All ${slots} slots of worker ${this.worker} are taken by handlers that do not stop`)
+  stuck(evidence: StuckEvidence): void {
+    const { concurrency, jobId, kind, reason, sinceMs, stage, zombies } = evidence
+    this.emit({ _tag: "JobStuck", ...evidence })
+    if (stage === "stalled") {
+      return this.warn(`Job ${jobId} of kind ${kind} made no progress for ${sinceMs} ms, and is interrupted`)
     }
+    this.warn(`A handler does not stop: job ${jobId} of kind ${kind} ${STUCK[reason] ?? `was interrupted (${reason})`}`)
+    if (zombies >= concurrency) {
+      this.warn(`All ${concurrency} slots of worker ${this.worker} are taken by handlers that do not stop`)
+    }
+  }
+
+  told({ actor, command }: WorkerOrders): void {
+    this.emit({ _tag: "WorkerTold", worker: this.worker, command, actor })
+    this.inform(`Worker ${this.worker} was told to ${command}${actor === undefined ? "" : ` by ${actor}`}`)
+  }
+
+  overMemory(bytes: number, limit: number): void {
+    this.emit({ _tag: "MemoryLimitReached", worker: this.worker, bytes, limit })
+    this.warn(`Worker ${this.worker} drains and ends: its process takes ${bytes} bytes, and its limit is ${limit}`)
+  }
+
+  hasEnded(why: string): void {
+    this.inform(`Worker ${this.worker} has ended (${why})`)
   }
 
   zombies(count: number): void {
@@ -130,10 +173,12 @@ export interface RecordedEnd {
   readonly closedFingerprint?: string | undefined
 }
 
-const stuckReason = ({ ending, isClosing }: LocalAttempt): StuckReason =>
-  isClosing || ending === undefined ? "finalizers" : ending._tag === "Interrupted" ? ending.reason : "ended"
-
 const STUCK: Partial<Record<StuckReason, string>> = {
   finalizers: "has answered, and its finalizers still run",
   ended: "has ended its attempt, and still runs"
+}
+
+const PAUSED: Record<RedrivePause, string> = {
+  failures: "too many jobs of a stage failed again",
+  unanswered: "no job of a stage came to an end in time"
 }

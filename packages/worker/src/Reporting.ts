@@ -9,11 +9,12 @@ import * as Effect from "effect/Effect"
 import type { Attempt } from "./Attempt.ts"
 import { loseLease, whileOwned } from "./Ownership.ts"
 import type { StepStores } from "./StepStores.ts"
+import { atStore } from "./TimeLimits.ts"
 
 export const report = Effect.fnUntraced(function*(attempt: Attempt, stores: StepStores, update: ProgressUpdate) {
   const valid = yield* Effect.fromResult(validateProgress(update))
   const { lease } = attempt.claim
-  yield* Effect.catch(stores.progress.report(lease, valid), (error) =>
+  yield* Effect.catch(atStore(attempt, stores.progress.report(lease, valid)), (error) =>
     error._tag === "LeaseRejected"
       ? loseLease(attempt)
       : Effect.logDebug(`progress of job ${lease.jobId} was dropped: ${error.message}`))

@@ -186,7 +186,9 @@ export class Settler {
 const settlementOf = ({ attempt, outcome }: Ended): Settlement => {
   const { lease } = attempt.claim
   const charges = attempt.startedAt === undefined ? unused : attempt.charges
-  return charges === undefined ? { lease, outcome } : { lease, outcome, charges }
+  const log = outcome._tag === "Success" ? undefined : attempt.log
+  if (log === undefined) return charges === undefined ? { lease, outcome } : { lease, outcome, charges }
+  return { lease, outcome, charges, log }
 }
 
 const unused: ReadonlyArray<Charge> = [{ actual: 0 }]

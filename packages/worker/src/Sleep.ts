@@ -9,6 +9,7 @@ import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type { AttemptSteps } from "./AttemptSteps.ts"
 import { loseLease, whileOwned } from "./Ownership.ts"
+import { puttingDown } from "./TimeLimits.ts"
 
 export const runSleep = Effect.fnUntraced(function*(
   steps: AttemptSteps,
@@ -22,16 +23,16 @@ export const runSleep = Effect.fnUntraced(function*(
   const { claimedAtMs, lease } = attempt.claim
   const wakeAtMs = record?.wakeAtMs
   if (record !== undefined && (wakeAtMs === undefined || wakeAtMs <= claimedAtMs)) return
-  // Records of other branches that are on their way would be refused after the lease has ended.
-  yield* stores.checkpointer.quiet(lease.jobId)
-  if (!attempt.isOwned()) return yield* loseLease(attempt)
-  const sleep = stores.checkpoints.sleep({
-    lease,
-    step: identity,
-    position: record?.position ?? steps.nextPosition(),
-    until: wakeAtMs === undefined ? { delayMs } : { wakeAtMs },
-    open: steps.opening
+  const sleep = Effect.suspend(() => {
+    if (!attempt.isOwned()) return loseLease(attempt)
+    const position = record?.position ?? steps.nextPosition()
+    const until = wakeAtMs === undefined ? { delayMs } : { wakeAtMs }
+    return whileOwned(
+      attempt,
+      stores.checkpoints.sleep({ lease, step: identity, position, until, open: steps.opening })
+    )
   })
-  const state = yield* whileOwned(attempt, sleep)
+  // Records of other branches that are on their way would be refused after the lease has ended.
+  const state = yield* puttingDown(attempt, Effect.andThen(stores.checkpointer.quiet(lease.jobId), sleep))
   return yield* attempt.end({ _tag: "Settled", outcome: "snooze", state })
 })

@@ -19,6 +19,7 @@ import { runOnce } from "./Once.ts"
 import { put, report } from "./Reporting.ts"
 import { runSleep } from "./Sleep.ts"
 import type { StepStores } from "./StepStores.ts"
+import { stepTimeoutMs, within } from "./TimeLimits.ts"
 
 /** The attempt whose fiber it is. */
 export const Running: Context.Reference<RunningAttempt | undefined> = Context.Reference<RunningAttempt | undefined>(
@@ -71,10 +72,13 @@ const runStep = Effect.fnUntraced(function*<A, E, R>(
   body: Effect.Effect<A, E, R>
 ): Effect.fn.Return<A, E | StepRefusal, R> {
   yield* refuseOpenTransaction("step")
+  const timeoutMs = call.timeout === undefined
+    ? steps.attempt.definition.stepTimeoutMs
+    : yield* stepTimeoutMs(call.timeout)
   const { identity, record } = yield* steps.begin(call.name, call.key, "step")
   if (record !== undefined) return yield* steps.recorded(identity, record.result, call)
   return yield* Effect.onExit(
-    answer(steps, identity, call, body),
+    answer(steps, identity, call, within(steps.attempt, identity, timeoutMs, body)),
     (exit) => Exit.isSuccess(exit) ? Effect.void : Effect.sync(() => steps.abandon(identity))
   )
 })

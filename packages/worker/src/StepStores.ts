@@ -1,5 +1,6 @@
 /** What the steps of all attempts of one worker share. */
 import { Checkpoints } from "@headgate/core/Checkpoints"
+import { Leases } from "@headgate/core/Leases"
 import { OutputStore, ProgressStore } from "@headgate/core/Reports"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -20,6 +21,7 @@ export const StepSettings = Context.Reference<StepSettings>("@headgate/worker/St
 
 export interface StepStores {
   readonly settings: StepSettings
+  readonly leases: Leases["Service"]
   readonly checkpoints: Checkpoints["Service"]
   readonly checkpointer: Checkpointer.Checkpointer
   readonly progress: ProgressStore["Service"]
@@ -27,15 +29,17 @@ export interface StepStores {
 }
 
 /** Once per worker; its checkpoint writes end with the scope. */
-export const make: Effect.Effect<StepStores, never, Checkpoints | ProgressStore | OutputStore | Scope.Scope> = Effect
-  .gen(
-    function*() {
-      return {
-        settings: yield* StepSettings,
-        checkpoints: yield* Checkpoints,
-        checkpointer: yield* Checkpointer.make,
-        progress: yield* ProgressStore,
-        output: yield* OutputStore
+export const make: Effect.Effect<StepStores, never, Leases | Checkpoints | ProgressStore | OutputStore | Scope.Scope> =
+  Effect
+    .gen(
+      function*() {
+        return {
+          settings: yield* StepSettings,
+          leases: yield* Leases,
+          checkpoints: yield* Checkpoints,
+          checkpointer: yield* Checkpointer.make,
+          progress: yield* ProgressStore,
+          output: yield* OutputStore
+        }
       }
-    }
-  )
+    )

@@ -12,6 +12,7 @@ import { isSqlError } from "effect/sql/SqlError"
 import type { Attempt } from "./Attempt.ts"
 import { isTooLong } from "./DatabaseFault.ts"
 import { backoffMs, loseLease } from "./Ownership.ts"
+import { atStore, inHandler } from "./TimeLimits.ts"
 
 /** Times an attempt may run a body in a transaction that the store then loses. After the last the job waits for another. */
 export const MAX_LOST_TRANSACTIONS = 3
@@ -30,7 +31,7 @@ export const transact = <A, B, E, E2, R, R2>(
   const begun = Effect.suspend(() => {
     started++
     answer = undefined
-    return body
+    return inHandler(attempt, body)
   })
   // A query's fault may be the end of the connection, which is the store's; any other failure is the body's answer.
   const counted = Effect.tapError(begun, (error) =>
@@ -48,7 +49,7 @@ export const transact = <A, B, E, E2, R, R2>(
       if (started >= MAX_LOST_TRANSACTIONS) return giveUp(attempt, fault)
       return Effect.delay(Effect.suspend(() => attemptIt(tries + 1)), backoffMs(tries))
     })
-  return attemptIt(0)
+  return atStore(attempt, attemptIt(0))
 }
 
 /** Nothing is charged for the store's faults; where the body took too long, or ended its transaction, the attempt failed. */

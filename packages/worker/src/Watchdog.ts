@@ -1,16 +1,19 @@
 /**
  * One timer for all attempts of a worker. It stops those whose lease ran out on this process's clock, those past their
- * timeout or deadline, and says which handlers stay deaf to being stopped. Monotonic time; a blocked event loop makes
+ * timeout, their deadline or a finer limit, and says which handlers stay deaf to being stopped. Monotonic time; a blocked event loop makes
  * it late, so a step asks again before it starts.
  */
 import { monotonicMs } from "@headgate/core/Heartbeat"
 import type { InterruptionReason } from "@headgate/core/Leases"
 import type { LocalAttempt } from "./Attempt.ts"
+import type { Overrun } from "./TimeLimits.ts"
 
 interface WatchdogActions {
   /** A copy: looking at them changes them. */
   readonly attempts: () => ReadonlyArray<LocalAttempt>
   readonly stop: (attempt: LocalAttempt, reason: InterruptionReason) => void
+  /** It met a limit of its own. */
+  readonly overran: (attempt: LocalAttempt, overrun: Overrun) => void
   /** How long a handler that was told to stop, and its finalizers, may take. */
   readonly graceMs: number
   /** That time is over. */
@@ -22,6 +25,8 @@ interface WatchdogActions {
 export class Watchdog {
   private timer: ReturnType<typeof setTimeout> | undefined = undefined
   private nextLook = Number.POSITIVE_INFINITY
+  private worstLag = 0
+  private worstLagAt = Number.NEGATIVE_INFINITY
   private readonly actions: WatchdogActions
 
   constructor(actions: WatchdogActions) {
@@ -44,9 +49,19 @@ export class Watchdog {
     this.nextLook = Number.NEGATIVE_INFINITY
   }
 
+  /** How late its timer was at worst in the last ten seconds: something else had the event loop for so long. */
+  lagMs(): number {
+    return monotonicMs() - this.worstLagAt <= LAG_WINDOW_MS ? Math.round(this.worstLag) : 0
+  }
+
   private readonly look = (): void => {
-    this.nextLook = Number.POSITIVE_INFINITY
     const now = monotonicMs()
+    const lag = now - this.nextLook
+    if (lag >= this.worstLag || now - this.worstLagAt > LAG_WINDOW_MS) {
+      this.worstLag = lag
+      this.worstLagAt = now
+    }
+    this.nextLook = Number.POSITIVE_INFINITY
     let next = Number.POSITIVE_INFINITY
     try {
       for (const attempt of this.actions.attempts()) next = Math.min(next, this.check(attempt, now))
@@ -64,7 +79,12 @@ export class Watchdog {
     const validUntil = attempt.tracked.validUntil()
     if (now >= validUntil) this.actions.stop(attempt, "lease_lost")
     else if (now >= attempt.dueAt) this.actions.stop(attempt, attempt.dueReason)
-    else return Math.min(validUntil, attempt.dueAt)
+    else {
+      const { limits } = attempt
+      const overrun = limits?.overrun(now, attempt.stepsUnderWay)
+      if (overrun === undefined) return Math.min(validUntil, attempt.dueAt, limits?.dueAt ?? Number.POSITIVE_INFINITY)
+      this.actions.overran(attempt, overrun)
+    }
     return now + this.actions.graceMs
   }
 
@@ -78,3 +98,4 @@ export class Watchdog {
 }
 
 const MAX_PAUSE_MS = 1000
+const LAG_WINDOW_MS = 10_000

@@ -7,6 +7,8 @@
  * process, as in any program: the worker installs no handlers that would hide it.
  */
 import type { AnyTask, Handler, WorkerId, WorkerStore } from "@headgate/core"
+import { DeathCallbacks } from "@headgate/core/DeathCallbacks"
+import { type DeathRegistration, deathHandlersIn } from "@headgate/core/DeathHandler"
 import { Duties } from "@headgate/core/Duties"
 import { Telemetry } from "@headgate/core/Events"
 import { Gate } from "@headgate/core/Gate"
@@ -28,14 +30,19 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Admission } from "./Admission.ts"
 import { AttemptContexts } from "./AttemptContexts.ts"
+import { DeathCalls } from "./DeathCallbacks.ts"
 import { Dispatch } from "./Dispatch.ts"
-import { drain } from "./Drain.ts"
+import { Drain } from "./Drain.ts"
 import * as Housekeeping from "./Housekeeping.ts"
 import { InFlight, leaseCapacity } from "./InFlight.ts"
+import { LaunchedProcess } from "./LaunchedProcess.ts"
+import * as MemoryWatch from "./MemoryWatch.ts"
 import { Outage } from "./Outage.ts"
 import { Reporter } from "./Reporter.ts"
 import { Settler } from "./Settler.ts"
+import { Standing, type WorkerEnd } from "./Standing.ts"
 import * as StepStores from "./StepStores.ts"
+import { Stuck } from "./Stuck.ts"
 import { settingsOf, type WorkerOptions, type WorkerSettings } from "./WorkerOptions.ts"
 
 /** The worker was given no handler: a layer made by `Task.toLayer` must be provided to it. `missing` names tasks without. */
@@ -49,9 +56,9 @@ export type WorkerError = NoHandlers | Invalid | StoreUnavailable
 export interface WorkerHealth {
   /**
    * `degraded`: a call of the store fails, or handlers do not stop. `stuck`: all slots are taken by such handlers, and
-   * only a restart helps. `draining`: the worker takes no more work.
+   * only a restart helps. `quiet`: it was told to take no work for now. `draining`: it takes no more work before its end.
    */
-  readonly status: "ok" | "degraded" | "stuck" | "draining"
+  readonly status: "ok" | "degraded" | "stuck" | "quiet" | "draining"
   readonly running: number
   readonly buffered: number
   /** Ended attempts whose end the store has not confirmed. */
@@ -70,6 +77,15 @@ export class Worker extends Context.Service<Worker, {
   readonly id: WorkerId
   readonly queues: ReadonlyArray<string>
   readonly health: Effect.Effect<WorkerHealth>
+  /** Take no more work, and hand back what has not started; what runs goes on. As an operator's command does. */
+  readonly quiet: Effect.Effect<void>
+  /** Take work again, and duties. */
+  readonly resume: Effect.Effect<void>
+  /**
+   * Completes once the worker has drained because it was told to end, by an operator or by its `memoryLimit`. `launch`
+   * ends the process then; another program closes the worker's scope, or ends.
+   */
+  readonly ended: Effect.Effect<WorkerEnd>
 }>()("@headgate/worker/Worker") {
   /**
    * Runs the handlers it is provided with. With `tasks` it serves these alone, and the compiler asks for their handlers.
@@ -87,15 +103,20 @@ const make = Effect.fnUntraced(function*<Tasks extends AnyTask>(options: WorkerO
   const settings = yield* Effect.fromResult(settingsOf(options))
   const ambient = yield* Effect.context<WorkerStore>()
   const registrations = yield* registrationsFor(options, ambient)
+  const deaths = yield* deathHandlersFor(options, ambient)
   // The worker's own loops run in real time, whatever clock the application brings for its handlers, and make no spans.
   const context = ambient.pipe(
     Context.add(Clock.Clock, Clock.Clock.defaultValue()),
     Context.add(TracerEnabled, false)
   )
-  return yield* Effect.provideContext(start(settings, registrations), context)
+  return yield* Effect.provideContext(start(settings, registrations, deaths), context)
 })
 
-const start = Effect.fnUntraced(function*(settings: WorkerSettings, registrations: ReadonlyArray<Registration>) {
+const start = Effect.fnUntraced(function*(
+  settings: WorkerSettings,
+  registrations: ReadonlyArray<Registration>,
+  deaths: ReadonlyArray<DeathRegistration>
+) {
   const context = yield* Effect.context<WorkerStore>()
   const queues = settings.queues ?? [...new Set(registrations.map(({ definition }) => definition.queue))]
   const kinds = registrations.flatMap(({ definition: { aliases, kind, version } }) =>
@@ -104,10 +125,22 @@ const start = Effect.fnUntraced(function*(settings: WorkerSettings, registration
   const reporter = new Reporter(settings.id, yield* Telemetry, context)
   const outage = new Outage(reporter)
   const inFlight = new InFlight(settings)
+  const stuck = new Stuck({ settings, context, inFlight, reporter })
   const { concurrency: capacity, id: worker, leaseMs, maxBlockedMs } = settings
   const maxLeases = leaseCapacity(settings)
   yield* (yield* Policies).apply(registrations.flatMap(({ definition }) => definition.policies))
-  const session = yield* (yield* Heartbeat).start({ worker, queues, kinds, capacity, maxLeases, leaseMs, maxBlockedMs })
+  const launched = yield* LaunchedProcess
+  const killAfterMs = launched === undefined ? undefined : settings.shutdownGraceMs + DRAIN_MS
+  const session = yield* (yield* Heartbeat).start({
+    worker,
+    queues,
+    kinds,
+    capacity,
+    maxLeases,
+    leaseMs,
+    maxBlockedMs,
+    killAfterMs
+  })
   const settler = new Settler({
     leases: yield* Leases,
     context,
@@ -125,33 +158,64 @@ const start = Effect.fnUntraced(function*(settings: WorkerSettings, registration
     inFlight,
     registrations: byName(registrations),
     session,
-    contexts: new AttemptContexts(worker, yield* StepStores.make),
+    contexts: new AttemptContexts(worker, yield* StepStores.make, settings.attemptLogs),
     settler,
     reporter,
-    freed: () => admission.freed()
+    stuck,
+    stuckChanged: () => standing.changed(),
+    freed: () => admission.freed(),
+    settledItself: () => admission.wake()
   })
   const gate = yield* Gate
   const admission = new Admission({ settings, queues, kinds, gate, inFlight, settler, dispatch, reporter, outage })
-  let isDraining = false
+  const drain = new Drain({ settings, context, admission, dispatch, inFlight, settler, stuck, begun: () => standing.changed() })
+  const standing: Standing = new Standing({ admission, dispatch, drain, inFlight, session, reporter, launched })
+  const isTaking = () => !standing.isQuiet && !drain.hasBegun
+  const deathCalls = new DeathCalls({
+    settings,
+    registrations: deaths,
+    callbacks: yield* DeathCallbacks,
+    context,
+    reporter,
+    outage,
+    isTaking
+  })
+  if (deaths.length > 0) yield* deathCalls.declare
   Effect.runForkWith(context)(admission.run, { uninterruptible: true })
   // Before the finalizer, so that both outlive the drain.
   yield* listen(session.lost, (lost) => dispatch.lose(lost))
   if (session.beats !== undefined) yield* listen(session.beats, (fault) => noteBeat(outage, fault))
-  yield* Effect.addFinalizer(() => {
-    isDraining = true
-    return drain({ settings, admission, dispatch, inFlight, settler })
-  })
+  if (session.orders !== undefined) yield* listen(session.orders, (orders) => standing.obey(orders))
+  yield* Effect.addFinalizer(() => drain.finish)
+  if (deaths.length > 0) {
+    yield* Effect.addFinalizer(() => deathCalls.finish)
+    yield* Effect.forkScoped(deathCalls.run)
+  }
   const wakeups = (yield* Wakeups).subscribe(queues)
   yield* Effect.forkScoped(Stream.runForEach(wakeups, () => Effect.sync(admission.wake)))
   if (settings.hasDuties) {
     const duties = yield* Duties
-    yield* Effect.forkScoped(Housekeeping.run({ settings, duties, reporter, outage, wake: admission.wake }))
+    const housekeeping = Housekeeping.run({ settings, duties, reporter, outage, wake: admission.wake })
+    yield* Effect.forkScoped(standing.whileOnDuty(housekeeping))
   }
+  const { memoryLimit } = settings
+  if (memoryLimit !== undefined) {
+    yield* MemoryWatch.watch(memoryLimit, (bytes) => {
+      reporter.overMemory(bytes, memoryLimit)
+      standing.drainFor("memory")
+    })
+  }
+  // Whatever closes first: from now on nothing is claimed.
+  yield* Effect.addFinalizer(() => Effect.sync(() => void drain.begin("grace")))
+  launched?.join(() => void drain.begin("grace"))
   yield* Effect.logDebug(`worker ${worker} serves ${queues.join(", ")}`)
   return Worker.of({
     id: worker,
     queues,
-    health: Effect.sync(() => healthOf(settings, inFlight, settler, outage, isDraining))
+    health: Effect.sync(() => healthOf(settings, inFlight, settler, outage, drain, standing)),
+    quiet: Effect.sync(() => standing.quiet()),
+    resume: Effect.sync(() => standing.resume()),
+    ended: standing.ended
   })
 })
 
@@ -167,6 +231,8 @@ const noteBeat = (outage: Outage, fault: StoreUnavailable | undefined): void =>
   fault === undefined ? outage.succeeded(HEARTBEAT) : outage.failed(HEARTBEAT, Cause.fail(fault))
 
 const HEARTBEAT = "Heartbeat"
+/** How much longer than the grace a drain may take. */
+const DRAIN_MS = 6000
 
 /** The handlers to serve: all that were provided, or those of the named tasks. */
 const registrationsFor = Effect.fnUntraced(function*<Tasks extends AnyTask>(
@@ -188,6 +254,17 @@ const registrationsFor = Effect.fnUntraced(function*<Tasks extends AnyTask>(
   return served
 })
 
+/** As the handlers: all that were provided, or those of the named tasks. */
+const deathHandlersFor = Effect.fnUntraced(function*<Tasks extends AnyTask>(
+  { tasks }: WorkerOptions<Tasks>,
+  context: Context.Context<never>
+) {
+  const wanted = tasks && new Set<string>(("tasks" in tasks ? tasks.tasks : tasks).map(({ kind }) => kind))
+  const found = deathHandlersIn(context).filter(({ definition }) => wanted?.has(definition.kind) ?? true)
+  yield* Effect.fromResult(checkKindCollisions(found.map(({ definition }) => definition)))
+  return found
+})
+
 const byName = (registrations: ReadonlyArray<Registration>): ReadonlyMap<string, Registration> =>
   new Map(registrations.flatMap((registration) => {
     const { aliases, kind } = registration.definition
@@ -199,12 +276,13 @@ const healthOf = (
   inFlight: InFlight,
   settler: Settler,
   outage: Outage,
-  isDraining: boolean
+  { hasBegun: isDraining }: Drain,
+  { isQuiet }: Standing
 ): WorkerHealth => {
   const { buffer, held, isStuck, running, zombies } = inFlight
   const isDegraded = zombies > 0 || outage.failing.size > 0
   return {
-    status: isDraining ? "draining" : isStuck ? "stuck" : isDegraded ? "degraded" : "ok",
+    status: isDraining ? "draining" : isStuck ? "stuck" : isQuiet ? "quiet" : isDegraded ? "degraded" : "ok",
     running: running.size - zombies,
     buffered: buffer.length,
     settling: Math.max(0, held - buffer.length - (running.size - zombies)),

@@ -3,11 +3,15 @@ import { WorkerId } from "@headgate/core/Ids"
 import { refuseName } from "@headgate/core/Kind"
 import { refuseInteger, wholeMillis, zeroOrMillis } from "@headgate/core/Millis"
 import { Invalid } from "@headgate/core/Refusals"
+import type { StuckEvidence } from "@headgate/core/Stuck"
 import type { AnyTask, TaskGroup } from "@headgate/core/TaskGroup"
 import { utf8Length } from "@headgate/core/Text"
 import * as Duration from "effect/Duration"
+import type * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { hostname } from "node:os"
+import { type AttemptLogOptions, type AttemptLogSettings, logSettingsOf } from "./AttemptLog.ts"
+import { residentBytes } from "./MemoryWatch.ts"
 
 export interface WorkerOptions<Tasks extends AnyTask = never> {
   /** Serve these tasks only, and let the compiler ask for their handlers. Default: every handler the layer is given. */
@@ -32,6 +36,23 @@ export interface WorkerOptions<Tasks extends AnyTask = never> {
   readonly shutdownGrace?: Duration.Input | undefined
   /** A handler deaf to its interruption for so long is declared a zombie: its attempt is settled without it. Default 10 s. */
   readonly handlerGrace?: Duration.Input | undefined
+  /**
+   * Bytes of the process's resident set. Above it for five seconds, the worker takes no more work, lets its handlers
+   * finish and ends, for its supervisor to start a new one: see `Worker.ended`. Must be more than the process takes at
+   * its start. Default: none.
+   */
+  readonly memoryLimit?: number | undefined
+  /**
+   * What an attempt that does not succeed keeps of the lines its handler logged through Effect. Default: the last 100 of
+   * level `Info` and above, 16 kB in all. False keeps none.
+   */
+  readonly attemptLogs?: AttemptLogOptions | false | undefined
+  /**
+   * Called with what is known of an attempt that made no progress for its task's `stallTimeout`, or that was told to stop
+   * and has not within `handlerGrace`. It has `handlerGrace` itself, and is interrupted then; a failure is logged and
+   * changes nothing. Default: nothing but a warning and the event `JobStuck`.
+   */
+  readonly onStuck?: ((evidence: StuckEvidence) => Effect.Effect<void, unknown>) | undefined
   /** Take part in the background work that keeps the queue healthy. Default true; at least one worker must. */
   readonly duties?: boolean | undefined
   /** Unique per worker and life. Default: name, process id and a random part. */
@@ -51,6 +72,9 @@ export interface WorkerSettings {
   readonly pollMs: number
   readonly shutdownGraceMs: number
   readonly handlerGraceMs: number
+  readonly onStuck: WorkerOptions["onStuck"]
+  readonly memoryLimit: number | undefined
+  readonly attemptLogs: AttemptLogSettings | undefined
   readonly hasDuties: boolean
 }
 
@@ -87,6 +111,9 @@ export const settingsOf = <Tasks extends AnyTask>(
       pollMs: yield* wholeMillis("pollInterval", options.pollInterval ?? "1 second", 10),
       shutdownGraceMs: yield* zeroOrMillis("shutdownGrace", options.shutdownGrace ?? "25 seconds"),
       handlerGraceMs: yield* wholeMillis("handlerGrace", options.handlerGrace ?? "10 seconds"),
+      onStuck: options.onStuck,
+      memoryLimit: options.memoryLimit === undefined ? undefined : yield* bytes("memoryLimit", options.memoryLimit),
+      attemptLogs: yield* logSettingsOf(options.attemptLogs),
       hasDuties: options.duties ?? true
     }
   })
@@ -94,6 +121,16 @@ export const settingsOf = <Tasks extends AnyTask>(
 const whole = (field: string, value: number, min: number): Result.Result<number, Invalid> => {
   const refusal = refuseInteger(field, value, min, MAX_CONCURRENCY)
   return refusal === undefined ? Result.succeed(value) : Result.fail(refusal)
+}
+
+/** A process that takes more from the start would end before its first job, again and again. */
+const bytes = (field: string, value: number): Result.Result<number, Invalid> => {
+  const refusal = refuseInteger(field, value, 1, Number.MAX_SAFE_INTEGER)
+  if (refusal !== undefined) return Result.fail(refusal)
+  const taken = residentBytes()
+  if (value > taken) return Result.succeed(value)
+  const message = `${field} is less than the ${taken} bytes that the process takes before its first job`
+  return Result.fail(new Invalid({ field, message, limit: taken, actual: value }))
 }
 
 const names = (

@@ -1,5 +1,5 @@
 import { assert, layer } from "@effect/vitest"
-import { Task } from "@headgate/core"
+import { ConcurrencyLimit, Task } from "@headgate/core"
 import { Heartbeat } from "@headgate/core/Heartbeat"
 import { Time } from "@headgate/testkit"
 import { Deferred, Effect, Layer, Option, Schema } from "effect"
@@ -189,6 +189,18 @@ layer(Workers.layer, { excludeTestServices: true })("Admission", (it) => {
       const { crashAttempt, fence } = yield* Workers.job(id)
       assert.deepStrictEqual([crashAttempt, fence >= 1], [0, true])
       assert.isAtLeast(worker.told("StoreUnreachable").length, 1)
+    }))
+
+  it.effect("what a completion or a sleep frees under a ceiling is given away at once", () =>
+    Effect.gen(function*() {
+      const one = ConcurrencyLimit.make("a8-one", { scope: "queue", queue: "a8", max: 1 })
+      const task = Task.make("freed", { payload: Schema.Boolean, steps: ["nap"], limits: [one], queue: "a8" })
+      const handler = task.toLayer((isSleepy) =>
+        isSleepy ? task.sleep("nap", "10 minutes") : task.completeWith(Effect.void)
+      )
+      yield* Workers.start(handler, { queues: ["a8"], pollInterval: "10 minutes" })
+      const ids = yield* task.enqueueAll([false, true, false, true])
+      for (const [n, id] of ids.entries()) yield* Workers.settled(id, n % 2 === 0 ? "completed" : "scheduled")
     }))
 
   it.effect("an outage is told once, and the worker claims again when it is over", () =>

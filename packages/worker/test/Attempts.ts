@@ -138,7 +138,7 @@ export const worker = Effect.fnUntraced(
           captured.pipe(
             Context.merge(stepServices),
             Context.add(Running, new RunningAttempt(attempt, stores, checkpoint)),
-            Context.add(Job, new JobOfAttempt(attempt, id))
+            Context.add(Job, new JobOfAttempt(attempt, id, stores))
           )
         const run = Effect.flatMap(
           prepareResume(attempt, stores),

@@ -134,7 +134,7 @@ layer(Workers.layer, { excludeTestServices: true })("Drain", (it) => {
       yield* worker.stop
       assert.isBelow(monotonicMs() - startedAt, 1500)
       assert.strictEqual(yield* Workers.stateOf(id), "running")
-      assert.deepInclude(worker.told("HandlerStuck", id)[0], { reason: "shutdown" })
+      assert.deepInclude(worker.told("JobStuck", id)[0], { reason: "shutdown" })
       yield* Deferred.succeed(gate, undefined)
       yield* Workers.settled(id, "available")
     }))

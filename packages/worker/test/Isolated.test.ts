@@ -174,6 +174,50 @@ layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("An iso
       )
       assert.deepInclude(progress, { current: 3, total: 7, message: "half" })
     }))
+
+  it.effect("waits for what it tracks, and a failure of that is its own", () =>
+    Effect.gen(function*() {
+      const { lines, notes } = yield* notebook
+      yield* Workers.start(isolated(), { queues: ["i9"] })
+      const waiting = yield* Isolating.enqueue({ does: "track", notes }, { queue: "i9" })
+      const failing = yield* Isolating.enqueue({ does: "track-refuse", text: "no", notes }, { queue: "i9" })
+      const shown = yield* Workers.eventually(
+        Inspect.use((inspect) => inspect.tracked(waiting)),
+        (tracked) => tracked?.isWaiting === true
+      )
+      assert.deepStrictEqual(shown?.work.map(({ name, state }) => [name, state]), [["work", "running"]])
+      yield* Workers.settled(waiting, "completed")
+      yield* Workers.settled(failing, "archived")
+      assert.includeMembers([...lines()], ["tracked", "interrupted for nothing"])
+      const attempt = yield* lastAttempt(failing)
+      assert.deepStrictEqual([attempt.outcome, attempt.errorTag], ["retry", "Refused"])
+    }))
+
+  it.effect("has its lease extended by the worker", () =>
+    Effect.gen(function*() {
+      const { lines, notes } = yield* notebook
+      yield* Workers.start(isolated(), { queues: ["i10"], lease: "2 seconds" })
+      const id = yield* Isolating.enqueue({ does: "extend", notes }, { queue: "i10" })
+      yield* Workers.untilTrue(() => lines().includes("extended"), "the lease to be extended")
+      const { claimedAtMs = 0, leaseExpiresAtMs = 0 } = yield* Workers.job(id)
+      assert.isAtLeast(leaseExpiresAtMs - claimedAtMs, 600_000)
+    }))
+
+  it.effect("logs into its attempt, also when it crashes", () =>
+    Effect.gen(function*() {
+      yield* Workers.start(isolated(), { queues: ["i11"] })
+      yield* Workers.start(isolated(), { queues: ["i12"], attemptLogs: false })
+      const id = yield* Isolating.enqueue({ does: "log", text: "a" }, { queue: "i11" })
+      const silent = yield* Isolating.enqueue({ does: "log", text: "a" }, { queue: "i12" })
+      yield* Workers.settled(id, "quarantined")
+      const { log } = yield* lastAttempt(id)
+      assert.deepStrictEqual(
+        log?.lines.map(({ annotations, level, message }) => ({ annotations, level, message })),
+        [{ annotations: { page: "7" }, level: "Warn", message: "in the child { text: \"a\" }" }]
+      )
+      yield* Workers.settled(silent, "quarantined")
+      assert.isUndefined((yield* lastAttempt(silent)).log)
+    }))
 })
 
 layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })(

@@ -1,46 +1,9 @@
 import { assert, layer } from "@effect/vitest"
 import { monotonicMs } from "@headgate/core/Heartbeat"
-import { TestDatabase } from "@headgate/testkit"
 import { Effect } from "effect"
-import { type ChildProcess, spawn } from "node:child_process"
-import type { WorkerOptions } from "../src/WorkerOptions.ts"
 import { Chore } from "./fixtures/chore.ts"
+import { hasEnded, run } from "./Processes.ts"
 import * as Workers from "./Workers.ts"
-
-interface Process {
-  readonly child: ChildProcess
-  readonly lines: Array<string>
-  readonly said: (line: string) => Effect.Effect<boolean>
-  /** Exit code, or the signal that ended it. */
-  readonly end: Effect.Effect<number | NodeJS.Signals>
-}
-
-/** A worker process for the scope, working when this answers. */
-const run = Effect.fnUntraced(function*(options: WorkerOptions, env: NodeJS.ProcessEnv = {}) {
-  const { url } = yield* TestDatabase.TestDatabase
-  const child = yield* Effect.acquireRelease(
-    Effect.sync(() =>
-      spawn(process.execPath, ["--conditions=headgate-source", `${import.meta.dirname}/fixtures/worker-process.ts`], {
-        env: { ...process.env, DATABASE_URL: url, OPTIONS: JSON.stringify(options), ...env },
-        stdio: ["ignore", "pipe", "inherit"]
-      })
-    ),
-    (child) => Effect.sync(() => void child.kill("SIGKILL"))
-  )
-  const lines: Array<string> = []
-  child.stdout.setEncoding("utf8").on(
-    "data",
-    (text: string) => lines.push(...text.split("\n").filter((line) => line !== ""))
-  )
-  const ended = new Promise<number | NodeJS.Signals>((resolve) =>
-    child.once("exit", (code, signal) => resolve(code ?? signal ?? -1))
-  )
-  const said = (line: string) => Workers.untilTrue(() => lines.includes(line), `a process to say ${line}`)
-  const process_: Process = { child, lines, said, end: Effect.promise(() => ended) }
-  return process_
-})
-
-const hasEnded = ({ child }: Process): boolean => child.exitCode !== null || child.signalCode !== null
 
 layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("launch", (it) => {
   it.effect("SIGTERM drains: no claims, the short job ends, the long one is handed back, exit code 0 in time", () =>

@@ -98,11 +98,10 @@ describe("normalise", () => {
     const lost = new ConnectionError({ cause: new Error("closed"), message: "m", operation: "execute" })
     const query = (code: string) => new UnknownError({ cause: { code }, message: "m", operation: "execute" })
     assert.strictEqual(tagOf(new SqlError({ reason: lost })), "NotAFailure")
-    assert.deepStrictEqual(["57P01", "08006", "42P01"].map((code) => tagOf(new SqlError({ reason: query(code) }))), [
-      "NotAFailure",
-      "NotAFailure",
-      "Retry"
-    ])
+    for (const code of ["57P01", "08006", "25006", "53300"]) {
+      assert.strictEqual(tagOf(new SqlError({ reason: query(code) })), "NotAFailure", code)
+    }
+    assert.strictEqual(tagOf(new SqlError({ reason: query("42P01") })), "Retry")
     assert.strictEqual(tagOf("not in the schema"), "Retry")
   })
 

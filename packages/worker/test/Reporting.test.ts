@@ -92,7 +92,7 @@ layer(Attempts.layer, { excludeTestServices: true })("Reporting", (it) => {
       const real = yield* OutputStore
       let calls = 0
       const worker = yield* Attempts.worker().pipe(
-        Effect.provideService(ProgressStore, ProgressStore.of({ report: () => down })),
+        Effect.provideService(ProgressStore, ProgressStore.of({ report: () => down, track: () => down })),
         Effect.provideService(
           OutputStore,
           OutputStore.of({ put: (lease, output) => Effect.suspend(() => ++calls < 3 ? down : real.put(lease, output)) })

@@ -195,7 +195,7 @@ layer(Workers.layer, { excludeTestServices: true })("Worker", (it) => {
       const ids = yield* deaf.enqueueAll([undefined, undefined], { queue: "w6" })
       for (const id of ids) yield* Workers.settled(id, "archived")
       assert.deepInclude(yield* worker.health, { status: "stuck", zombies: 2, running: 0 })
-      assert.strictEqual(worker.told("HandlerStuck").length, 2)
+      assert.strictEqual(worker.told("JobStuck").length, 2)
       yield* Workers.start(handlers, { queues: ["w6"], concurrency: 2 })
       for (const id of yield* normal.enqueueAll(Array.from({ length: 5 }), { queue: "w6" })) {
         yield* Workers.settled(id, "completed")
@@ -215,7 +215,7 @@ layer(Workers.layer, { excludeTestServices: true })("Worker", (it) => {
       const id = yield* task.enqueue(undefined, { queue: "w7" })
       yield* Workers.settled(id, "completed")
       assert.strictEqual((yield* worker.health).zombies, 1)
-      assert.deepInclude(worker.told("HandlerStuck", id)[0], { reason: "finalizers" })
+      assert.deepInclude(worker.told("JobStuck", id)[0], { reason: "finalizers" })
       yield* Deferred.succeed(release, undefined)
       yield* Workers.eventually(worker.health, ({ zombies }) => zombies === 0)
     }))

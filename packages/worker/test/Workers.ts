@@ -40,6 +40,7 @@ export const start = Effect.fnUntraced(function*<Handlers, E, R>(
   return {
     id: worker.id,
     health: worker.health,
+    worker,
     events,
     stop: Scope.close(scope, Exit.void),
     /** Events of one kind, about one job if given. */

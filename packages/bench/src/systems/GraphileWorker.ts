@@ -8,7 +8,7 @@ const callers = 16
 
 const best: Setting = {
   name: "local queue 500",
-  workloads: ["W1", "W2"],
+  workloads: ["W1", "W2", "W4"],
   concurrency: 24,
   isKept: false,
   options: {
@@ -19,6 +19,15 @@ const best: Setting = {
     maxPoolSize: 25,
     preparedStatements: true
   }
+}
+
+/** Without a local queue each announcement leads to a claim at once. */
+const notify: Setting = {
+  name: "notify",
+  workloads: ["W3"],
+  concurrency: 24,
+  isKept: false,
+  options: { concurrentJobs: 24, maxPoolSize: 25, preparedStatements: true }
 }
 
 const logger = new Logger(() => (level, message) => {
@@ -44,7 +53,7 @@ const fill: System["fill"] = (url, _setting, count) =>
     }
   })
 
-const connectWorker: System["connectWorker"] = async (url, setting, onHandled): Promise<Worker> => {
+const connectWorker: System["connectWorker"] = async (url, setting, tally): Promise<Worker> => {
   const { concurrency } = setting
   const pgPool = await openPool(url, concurrency + 1)
   let runner: Runner | undefined
@@ -55,13 +64,13 @@ const connectWorker: System["connectWorker"] = async (url, setting, onHandled): 
         logger,
         noHandleSignals: true,
         parsedCronItems: [],
-        taskList: { [task]: () => onHandled(1) },
+        taskList: { [task]: () => tally.handled(1) },
         preset: {
           worker: {
             concurrentJobs: concurrency,
-            localQueue: { size: 500 },
-            completeJobBatchDelay: 0,
-            failJobBatchDelay: 0
+            ...setting.name === best.name
+              ? { localQueue: { size: 500 }, completeJobBatchDelay: 0, failJobBatchDelay: 0 }
+              : {}
           }
         }
       })
@@ -104,11 +113,12 @@ const connectProducer: System["connectProducer"] = async (url) => {
 
 export const graphileWorker: System = {
   name: "graphile-worker",
-  settings: [best],
+  settings: [best, notify],
   install: (url) => runMigrations({ connectionString: url, logger, taskList: {} }),
   fill,
-  unfinished: "select exists (select from graphile_worker._private_jobs)",
-  finished: "select 0",
+  unfinished: "graphile_worker._private_jobs",
+  running: "graphile_worker._private_jobs where locked_at is not null",
+  finished: "generate_series(1, 0)",
   connectProducer,
   connectWorker
 }

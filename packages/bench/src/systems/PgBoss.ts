@@ -2,12 +2,13 @@
 import { PgBoss } from "pg-boss"
 import type { Setting, System, Worker } from "../System.ts"
 
-const queue = "no-op"
+const plainQueue = "no-op"
+const announcedQueue = "no-op-announced"
 const callers = 16
 
 const best: Setting = {
   name: "batch 1000",
-  workloads: ["W1", "W2"],
+  workloads: ["W1", "W2", "W4"],
   concurrency: 2000,
   isKept: true,
   options: {
@@ -21,14 +22,34 @@ const best: Setting = {
   }
 }
 
-const open = async (url: string, max: number, isInstalling = false): Promise<PgBoss> => {
+const notify: Setting = {
+  name: "notify",
+  workloads: ["W3"],
+  concurrency: 1,
+  isKept: true,
+  options: {
+    batchSize: 1,
+    localConcurrency: 1,
+    useListenNotify: true,
+    notify: true,
+    notifyPollingIntervalSeconds: 30,
+    supervise: false,
+    schedule: false,
+    max: 10
+  }
+}
+
+const queueOf = (setting: Setting): string => setting.name === notify.name ? announcedQueue : plainQueue
+
+const open = async (url: string, max: number, isInstalling = false, useListenNotify = false): Promise<PgBoss> => {
   const boss = new PgBoss({
     connectionString: url,
     max,
     migrate: isInstalling,
     createSchema: isInstalling,
     supervise: false,
-    schedule: false
+    schedule: false,
+    useListenNotify
   })
   boss.on("error", (error) => console.error(`pg-boss: ${error.message}`))
   await boss.start()
@@ -42,27 +63,45 @@ const batchOf = (first: number, count: number) =>
 
 const install = async (url: string): Promise<void> => {
   const boss = await open(url, 2, true)
-  await boss.createQueue(queue)
+  await boss.createQueue(plainQueue)
+  await boss.createQueue(announcedQueue, { notify: true })
   await close(boss)
 }
 
-const fill: System["fill"] = async (url, _setting, count) => {
+const fill: System["fill"] = async (url, setting, count) => {
   const boss = await open(url, 2)
   for (let first = 1; first <= count; first += 1000) {
-    await boss.insert(queue, batchOf(first, Math.min(1000, count - first + 1)))
+    await boss.insert(queueOf(setting), batchOf(first, Math.min(1000, count - first + 1)))
   }
   await close(boss)
 }
 
-const connectWorker: System["connectWorker"] = async (url, _setting, onHandled): Promise<Worker> => {
-  const boss = await open(url, 10)
+/** Copies of a job that was stored and completed as any other. */
+const fillFinished: System["fillFinished"] = async (client, url, setting, count) => {
+  const boss = await open(url, 2)
+  const id = await boss.send(plainQueue, { n: 0 })
+  const [job] = await boss.fetch(plainQueue)
+  if (id === null || job === undefined) throw new Error("pg-boss: the job to copy was not found")
+  await boss.complete(plainQueue, id)
+  await close(boss)
+  await client.query(
+    `insert into pgboss.job
+    select (jsonb_populate_record(seed, jsonb_build_object('id', gen_random_uuid()))).*
+    from pgboss.job seed, generate_series(1, $1) where seed.id = $2`,
+    [count - 1, id]
+  )
+}
+
+const connectWorker: System["connectWorker"] = async (url, setting, tally): Promise<Worker> => {
+  const isNotified = setting.name === notify.name
+  const queue = queueOf(setting)
+  const boss = await open(url, 10, false, isNotified)
+  const options = isNotified
+    ? { batchSize: 1, localConcurrency: 1, notifyPollingIntervalSeconds: 30, pollingIntervalSeconds: 0.5 }
+    : { batchSize: 1000, localConcurrency: 2, burstWhenBatchFull: true, pollingIntervalSeconds: 0.5 }
   return {
     start: async () => {
-      await boss.work(
-        queue,
-        { batchSize: 1000, localConcurrency: 2, burstWhenBatchFull: true, pollingIntervalSeconds: 0.5 },
-        async (jobs) => onHandled(jobs.length)
-      )
+      await boss.work(queue, options, async (jobs) => tally.handled(jobs.length))
     },
     pause: async () => {
       await boss.offWork(queue, { wait: true })
@@ -71,8 +110,9 @@ const connectWorker: System["connectWorker"] = async (url, _setting, onHandled):
   }
 }
 
-const connectProducer: System["connectProducer"] = async (url) => {
+const connectProducer: System["connectProducer"] = async (url, setting) => {
   const boss = await open(url, callers)
+  const queue = queueOf(setting)
   return {
     enqueue: async (n) => {
       await boss.send(queue, { n })
@@ -86,11 +126,13 @@ const connectProducer: System["connectProducer"] = async (url) => {
 
 export const pgBoss: System = {
   name: "pg-boss",
-  settings: [best],
+  settings: [best, notify],
   install,
   fill,
-  unfinished: "select exists (select from pgboss.job where state < 'completed')",
-  finished: "select count(*)::int from pgboss.job where state = 'completed'",
+  fillFinished,
+  unfinished: "pgboss.job where state < 'completed'",
+  running: "pgboss.job where state = 'active'",
+  finished: "pgboss.job where state = 'completed'",
   connectProducer,
   connectWorker
 }

@@ -90,6 +90,9 @@ const spread = (count: number, partitions: ReadonlyArray<string>): GateGround.Gr
   jobs: [{ count, partitions }]
 })
 
+/** Jobs of one partition, lying in the table as those of a hundred do. */
+const scattered: GateGround.Ground = { jobs: [{ ...free, scatter: 100 }] }
+
 const governed: GateGround.Ground = {
   jobs: [{ count: 20_000, partitions: GateGround.partitions(100), classes: ["api"] }],
   policies: [rateClass("api"), ceiling(1000)]
@@ -110,7 +113,7 @@ const casesOf = ({ isQuick }: GateOptions): ReadonlyArray<Case> => {
   const waiting = (count: number, isStale: boolean): GateGround.Ground => ({ jobs: [{ count }], isStale })
   return [
     ...[10, 100, 1000].map((capacity) => ofPlain(policyFree, { jobs: [free] }, 0.85, capacity)),
-    ...[100, 1000].map((capacity) => ofPlain("class + ceiling + 100 partitions", governed, 0.65, capacity)),
+    ...[100, 1000].map((capacity) => ofPlain("class + ceiling + 100 partitions", governed, 0.65, capacity, scattered)),
     ...[100, 1000].map((capacity) =>
       ofGate("10,000 partitions to 1", spread(100_000, thousands), spread(100_000, ["p"]), 1.5, capacity)
     ),
@@ -127,13 +130,19 @@ const casesOf = ({ isQuick }: GateOptions): ReadonlyArray<Case> => {
   ]
 }
 
-const ofPlain = (name: string, ground: GateGround.Ground, bar: number, capacity: number): Case => ({
+const ofPlain = (
+  name: string,
+  ground: GateGround.Ground,
+  bar: number,
+  capacity: number,
+  base: GateGround.Ground = { jobs: [free] }
+): Case => ({
   name: `${name}, capacity ${capacity}`,
   measure: "share of plain",
   bar,
   capacity,
   ground,
-  base: { jobs: [free] }
+  base
 })
 
 const ofGate = (

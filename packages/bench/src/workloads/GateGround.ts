@@ -18,6 +18,8 @@ export interface Jobs {
   /** Whether they stand before all others. */
   readonly isAhead?: boolean
   readonly isRunning?: boolean
+  /** Neighbours in the table are this many places apart in the queue, as they are where so many partitions fill it by turns. */
+  readonly scatter?: number
 }
 
 export interface Ground {
@@ -74,7 +76,7 @@ const fill = async (client: Pg.Client, prefix: string, jobs: Jobs): Promise<void
     `insert into headgate.job (scheduled_at_ms, enqueued_at_ms, retention_ms, lane_id, schema_version, max_attempts,
       crash_limit, priority, id, kind, queue, state, partition_key, fingerprint, payload,
       lease_id, lease_expires_at_ms, worker, claimed_at_ms, fence)
-    select $4 + n, $4 + n, 0, $1, 1, 25, 3, $5, '01H' || $2 || lpad(n::text, 19, '0'), $6, 'default',
+    select $4 + n % $9 * ($3 / $9) + n / $9, $4 + n, 0, $1, 1, 25, 3, $5, '01H' || $2 || lpad(n::text, 19, '0'), $6, 'default',
       case when $7 then 'running' else 'available' end, ($8::text[])[1 + n % cardinality($8::text[])], md5(n::text),
       convert_to('{"n":' || n || '}', 'UTF8'), case when $7 then gen_random_uuid() end,
       case when $7 then 4102444800000 end, case when $7 then 'other' end, case when $7 then 1 end, 0
@@ -87,7 +89,8 @@ const fill = async (client: Pg.Client, prefix: string, jobs: Jobs): Promise<void
       jobs.isAhead === true ? 1 : 0,
       jobs.kind ?? "job",
       running,
-      jobs.partitions ?? [""]
+      jobs.partitions ?? [""],
+      jobs.scatter ?? 1
     ]
   )
 }

@@ -79,7 +79,8 @@ export const make = Effect.fnUntraced(function*(options: Options) {
   const onLine = (line: string) => {
     if (line.startsWith(mark)) return onEvent(line.slice(mark.length + 1).split(" "))
     if (lines.push(line) > 60) lines.shift()
-    if (run && line.includes("database system is ready to accept connections")) succeed(run.ready, undefined)
+    // A standby takes read-only ones.
+    if (run && /database system is ready to accept (read-only )?connections/.test(line)) succeed(run.ready, undefined)
   }
   const onEvent = ([event, argument]: ReadonlyArray<string>) => {
     if (event === "initialized") succeed(initialized, Number(argument))

@@ -1,0 +1,216 @@
+import * as PgClient from "@effect/sql-pg/PgClient"
+import { assert, layer } from "@effect/vitest"
+import { Progress, Step, type StuckEvidence, Task } from "@headgate/core"
+import { monotonicMs } from "@headgate/core/Heartbeat"
+import { Deferred, Effect, Logger, Schema } from "effect"
+import * as Workers from "./Workers.ts"
+
+const payload = Schema.Void
+
+/** Keeps what `onStuck` is called with. */
+const collected = () => {
+  const found: Array<StuckEvidence> = []
+  return { found, onStuck: (evidence: StuckEvidence) => Effect.sync(() => void found.push(evidence)) }
+}
+
+/** The workers that hold duties now. */
+const holders = Effect.gen(function*() {
+  const sql = yield* PgClient.PgClient
+  const rows = yield* sql<{ holder: string }>`SELECT DISTINCT holder FROM headgate.duty
+    WHERE expires_at_ms > headgate.now_ms() AND name <> 'evict' ORDER BY holder`
+  return rows.map(({ holder }) => holder)
+})
+
+const block = (ms: number): void => {
+  const end = monotonicMs() + ms
+  while (monotonicMs() < end);
+}
+
+layer(Workers.layer, { excludeTestServices: true })("Stuck", (it) => {
+  it.effect("of a handler that does not stop, onStuck and telemetry get the evidence once its grace is over", () =>
+    Effect.gen(function*() {
+      const task = Task.make("deaf", { payload, timeout: "150 millis", maxAttempts: 1 })
+      const gate = yield* Deferred.make<void>()
+      const wait = Effect.fn("waitForGate")(function*() {
+        yield* Deferred.await(gate)
+      })
+      const handler = task.toLayer(() => Step.run("upload", Effect.uninterruptible(wait())))
+      const { found, onStuck } = collected()
+      const worker = yield* Workers.start(handler, {
+        queues: ["s1"],
+        concurrency: 2,
+        handlerGrace: "200 millis",
+        onStuck
+      })
+      const id = yield* task.enqueue(undefined, { queue: "s1" })
+      yield* Workers.settled(id, "archived")
+      yield* Workers.untilTrue(() => found.length > 0, "the call")
+      const [{ _tag, ...told }] = worker.told("JobStuck", id) as [{ _tag: string } & StuckEvidence]
+      assert.deepStrictEqual([_tag, told], ["JobStuck", found[0]])
+      const { fibers, fence, runningMs, sinceMs, worker: by, loopLagMs, ...facts } = found[0]!
+      assert.deepStrictEqual(facts, {
+        stage: "not_stopping",
+        reason: "timeout",
+        jobId: id,
+        kind: "deaf",
+        queue: "s1",
+        attempt: 0,
+        steps: ["upload"],
+        zombies: 1,
+        concurrency: 2
+      })
+      assert.deepStrictEqual([fence, by, sinceMs >= 200, runningMs >= 350, loopLagMs >= 0], [
+        1,
+        worker.id,
+        true,
+        true,
+        true
+      ])
+      const [{ isInterruptible, span, stack, status }] = fibers as [StuckEvidence["fibers"][number]]
+      assert.deepStrictEqual([isInterruptible, status, span], [false, "suspended", "waitForGate"])
+      assert.isTrue(stack.some((frame) => frame.startsWith("waitForGate at ") && frame.includes("Stuck.test.ts")))
+      yield* Deferred.succeed(gate, undefined)
+    }))
+
+  it.effect("of an attempt without progress onStuck gets the evidence as it was before the interruption", () =>
+    Effect.gen(function*() {
+      const task = Task.make("stalled", { payload, stallTimeout: "300 millis", maxAttempts: 1 })
+      const gate = yield* Deferred.make<void>()
+      const handler = task.toLayer(() =>
+        Effect.gen(function*() {
+          yield* Effect.sleep(150)
+          yield* Progress.report({ current: 1, total: 2 })
+          yield* Effect.withSpan(Effect.ensuring(Effect.never, Deferred.await(gate)), "waiting for nobody")
+        })
+      )
+      const { found, onStuck } = collected()
+      const worker = yield* Workers.start(handler, { queues: ["s2"], handlerGrace: "200 millis", onStuck })
+      const id = yield* task.enqueue(undefined, { queue: "s2" })
+      yield* Workers.settled(id, "archived")
+      yield* Workers.untilTrue(() => found.length === 2, "two calls")
+      assert.deepStrictEqual(found.map(({ reason, stage }) => [stage, reason]), [
+        ["stalled", "progress_stalled"],
+        ["not_stopping", "progress_stalled"]
+      ])
+      const [stalled, deaf] = found as [StuckEvidence, StuckEvidence]
+      assert.deepStrictEqual(
+        [stalled.fibers[0]?.isInterruptible, stalled.fibers[0]?.span, stalled.zombies],
+        [true, "waiting for nobody", 0]
+      )
+      assert.isAbove(stalled.runningMs - stalled.sinceMs, 100, "since its last progress, not since its start")
+      assert.deepStrictEqual([deaf.fibers[0]?.isInterruptible, deaf.zombies], [false, 1])
+      assert.strictEqual(worker.told("JobStuck", id).length, 2)
+      yield* Deferred.succeed(gate, undefined)
+    }))
+
+  it.effect("finalizers that hang, and children, are seen too", () =>
+    Effect.gen(function*() {
+      const task = Task.make("cleaning", { payload: Schema.Boolean, timeout: "150 millis", maxAttempts: 1 })
+      const gate = yield* Deferred.make<void>()
+      const named = (name: string) => Effect.withSpan(Effect.uninterruptible(Deferred.await(gate)), name)
+      const handler = task.toLayer((isInScope) =>
+        isInScope
+          ? Effect.addFinalizer(() => named("unlock"))
+          : Effect.andThen(Effect.forkChild(named("child")), Effect.uninterruptible(Deferred.await(gate)))
+      )
+      const { found, onStuck } = collected()
+      yield* Workers.start(handler, { queues: ["s3"], handlerGrace: "200 millis", onStuck })
+      yield* task.enqueueAll([true, false], { queue: "s3" })
+      yield* Workers.untilTrue(() => found.length === 2, "two calls")
+      const spans = Object.fromEntries(found.map(({ fibers, reason }) => [reason, fibers.map(({ span }) => span)]))
+      assert.deepStrictEqual(spans, { finalizers: ["unlock"], timeout: [undefined, "child"] })
+      yield* Deferred.succeed(gate, undefined)
+    }))
+
+  it.effect("what blocked the event loop shows in the evidence", () =>
+    Effect.gen(function*() {
+      const task = Task.make("blocks", { payload, timeout: "150 millis", maxAttempts: 1 })
+      const gate = yield* Deferred.make<void>()
+      const handler = task.toLayer(() =>
+        Effect.uninterruptible(Effect.andThen(Effect.sync(() => block(1800)), Deferred.await(gate)))
+      )
+      const { found, onStuck } = collected()
+      yield* Workers.start(handler, { queues: ["s4"], handlerGrace: "200 millis", onStuck })
+      yield* task.enqueue(undefined, { queue: "s4" })
+      yield* Workers.untilTrue(() => found.length === 1, "the call")
+      assert.isAtLeast(found[0]!.loopLagMs, 600)
+      yield* Deferred.succeed(gate, undefined)
+    }))
+
+  it.effect("an onStuck that throws, fails, dies or hangs is logged and harms nothing", () =>
+    Effect.gen(function*() {
+      const hows = ["throws", "fails", "dies", "hangs", "is deaf"] as const
+      const stuck = Task.make("stuck", { payload: Schema.Literals(hows), timeout: "100 millis", maxAttempts: 1 })
+      const other = Task.make("other", { payload })
+      const gate = yield* Deferred.make<void>()
+      const ids = new Map<string, typeof hows[number]>()
+      const onStuck = ({ jobId }: StuckEvidence): Effect.Effect<void, unknown> => {
+        switch (ids.get(jobId)) {
+          case "throws":
+            throw new Error("thrown")
+          case "fails":
+            return Effect.fail("failed")
+          case "dies":
+            return Effect.die("dead")
+          case "hangs":
+            return Effect.never
+          default:
+            return Effect.uninterruptible(Effect.never)
+        }
+      }
+      const lines: Array<string> = []
+      const logger = Logger.layer([Logger.make(({ message }) => void lines.push(String(message)))])
+      const handlers = stuck.toLayer(() => Effect.uninterruptible(Deferred.await(gate)))
+      const options = { concurrency: 6, handlerGrace: "200 millis", onStuck } as const
+      const worker = yield* Workers.start(handlers, { queues: ["s5"], ...options }).pipe(Effect.provide(logger))
+      yield* Workers.start(other.toLayer(() => Effect.void), { queues: ["s6"] })
+      for (const how of hows) {
+        const id = yield* stuck.enqueue(how, { queue: "s5", id: `stuck-${how.replace(" ", "-")}` })
+        ids.set(id, how)
+      }
+      for (const id of ids.keys()) yield* Workers.settled(id, "archived")
+      const logged = () => lines.filter((line) => line.startsWith("onStuck"))
+      yield* Workers.untilTrue(() => logged().length === 5, "all to be logged")
+      assert.strictEqual(logged().filter((line) => line.includes("did not end within 200 ms")).length, 2)
+      assert.deepInclude(yield* worker.health, { status: "degraded", zombies: 5 })
+      yield* Workers.settled(yield* other.enqueue(undefined, { queue: "s6" }), "completed")
+      yield* Deferred.succeed(gate, undefined)
+      yield* Workers.eventually(worker.health, ({ status }) => status === "ok")
+    }))
+})
+
+layer(Workers.layer, { excludeTestServices: true })(
+  "A worker whose slots are all taken by handlers that do not stop",
+  (it) => {
+    it.effect("hands over what waits there and its duties, claims nothing, and is back at work when a slot comes free", () =>
+      Effect.gen(function*() {
+        const deaf = Task.make("deaf", { payload, timeout: "200 millis", maxAttempts: 1 })
+        const gate = yield* Deferred.make<void>()
+        const options = { queues: ["h1"], concurrency: 1, pollInterval: "50 millis" } as const
+        const deafHandler = deaf.toLayer(() => Effect.uninterruptible(Deferred.await(gate)))
+        const stuck = yield* Workers.start(deafHandler, { ...options, prefetch: 3, handlerGrace: "1 second" })
+        yield* Workers.eventually(holders, (who) => who.length === 1 && who[0] === stuck.id)
+        const id = yield* deaf.enqueue(undefined, { queue: "h1" })
+        yield* Workers.settled(id, "running")
+        const waiting = yield* deaf.enqueueAll([undefined, undefined, undefined], { queue: "h1" })
+        yield* Workers.eventually(stuck.health, ({ buffered }) => buffered === 3)
+        yield* Workers.eventually(stuck.health, ({ status }) => status === "stuck")
+        yield* Workers.eventually(Workers.counts("h1"), ({ available }) => available === 3)
+        const next = yield* Workers.start(deaf.toLayer(() => Effect.void), { ...options, id: "next" })
+        for (const id of waiting) {
+          yield* Workers.settled(id, "completed")
+          // Once here and once there: handed back, they were not claimed here again.
+          assert.strictEqual((yield* Workers.job(id)).fence, 2)
+        }
+        yield* Workers.eventually(holders, (who) => who.length === 1 && who[0] === next.id)
+        assert.deepInclude(yield* stuck.health, { status: "stuck", buffered: 0, running: 0 })
+        yield* next.stop
+        const late = yield* deaf.enqueue(undefined, { queue: "h1", timeout: "1 minute" })
+        assert.strictEqual(yield* Workers.stateOf(late), "available")
+        yield* Deferred.succeed(gate, undefined)
+        yield* Workers.settled(late, "completed")
+        yield* Workers.eventually(holders, (who) => who.length === 1 && who[0] === stuck.id)
+        assert.deepInclude(yield* stuck.health, { status: "ok", zombies: 0 })
+      }))
+  }
+)
