@@ -237,8 +237,8 @@ export const guards: ReadonlyArray<Guard> = [
   {
     promise: "A slot holds what runs, counted in the call that fills it",
     file: "packages/postgres/migrations/0003_gate.sql",
-    guarded: "v_rooms[v_place] := greatest(v_rule.most - v_running[v_place], 0);",
-    without: "v_rooms[v_place] := v_rule.most;",
+    guarded: "p_rule.most - (select count(*) from headgate.holders(p_rule.policy, p_key))",
+    without: "p_rule.most",
     ...scenario(
       "ceiling_of_a_queue",
       "A queue never runs more jobs than its ceiling, on all workers together"
@@ -247,12 +247,20 @@ export const guards: ReadonlyArray<Guard> = [
   {
     promise: "A partition's slot holds what runs in it",
     file: "packages/postgres/migrations/0003_gate.sql",
-    guarded: "v_running[v_place] := v_next.held;",
-    without: "v_running[v_place] := 0;",
+    guarded: "p_ceiling - w.held) as bound",
+    without: "p_ceiling) as bound",
     ...scenario(
-      "ceiling_of_a_partition",
-      "A ceiling by partition counts in each partition of the queue apart"
+      "slots_left_of_a_partition",
+      "A partition takes no more jobs than it has slots left"
     )
+  },
+  {
+    promise: "The same, where its jobs are of several lanes",
+    file: "packages/postgres/migrations/0003_gate.sql",
+    guarded: "p_rule.most - p_held",
+    without: "p_rule.most",
+    test: "test/gate/Model.test.ts",
+    title: "does what a model of it allows, in each of 1,000 random sequences of work, policy changes and crashes"
   },
   {
     promise: "What is admitted is charged",

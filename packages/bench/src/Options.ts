@@ -1,6 +1,6 @@
 /** The command line of `npm run bench`. */
 import { parseArgs } from "node:util"
-import type { WorkloadName } from "./System.ts"
+import { type WorkloadName, workloadNames } from "./System.ts"
 import { systems } from "./systems/index.ts"
 
 export interface Options {
@@ -8,23 +8,26 @@ export interface Options {
   readonly systems: ReadonlyArray<string>
   /** Only settings whose name contains this. */
   readonly setting: string | undefined
+  /** Of W2. */
   readonly processes: ReadonlyArray<number>
   readonly isQuick: boolean
   readonly rounds: number
+  /** Of a drain. */
   readonly jobs: number
   readonly json: string | undefined
+  /** A result file to hold against the bar, instead of measuring. */
+  readonly check: string | undefined
   /** Prefix of the CPU profiles to write, one a measured process. */
   readonly profile: string | undefined
   /** Print the statements that took most of the server's time. */
   readonly showsStatements: boolean
 }
 
-export const usage = `npm run bench -- [--quick] [--only W1,W2,W6] [--systems a,b] [--setting TEXT] [--processes 1,2]
+export const usage = `npm run bench -- [--quick] [--only W1,W2,..] [--systems a,b] [--setting TEXT] [--processes 1,2]
   [--rounds N] [--jobs N] [--json FILE] [--profile PREFIX] [--statements]
-Systems: ${Object.keys(systems).join(", ")}
+npm run bench -- --check FILE
+Systems: ${Object.keys(systems).join(", ")}. Workloads: ${workloadNames.join(", ")}.
 Measures on the server of DATABASE_URL, else on an embedded one with durable settings.`
-
-const known: ReadonlyArray<WorkloadName> = ["W1", "W2", "W6"]
 
 export const parse = (args: ReadonlyArray<string>): Options => {
   const { values } = parseArgs({
@@ -36,24 +39,27 @@ export const parse = (args: ReadonlyArray<string>): Options => {
       setting: { type: "string" },
       processes: { type: "string", default: "1,2" },
       rounds: { type: "string" },
-      jobs: { type: "string", default: "20000" },
+      jobs: { type: "string" },
       json: { type: "string" },
+      check: { type: "string" },
       profile: { type: "string" },
       statements: { type: "boolean", default: false }
     }
   })
+  const { quick } = values
   const names = values.systems === undefined ? Object.keys(systems) : values.systems.split(",")
   const unknown = names.find((name) => !(name in systems))
   if (unknown !== undefined) throw new Error(`no system "${unknown}"`)
   return {
-    workloads: values.only === undefined ? known : chosen(values.only.split(",")),
+    workloads: values.only === undefined ? workloadNames : chosen(values.only.split(",")),
     systems: names,
     setting: values.setting,
     processes: values.processes.split(",").map((text) => whole("processes", text)),
-    isQuick: values.quick,
-    rounds: values.rounds === undefined ? (values.quick ? 2 : 4) : whole("rounds", values.rounds),
-    jobs: whole("jobs", values.jobs),
+    isQuick: quick,
+    rounds: values.rounds === undefined ? (quick ? 1 : 4) : whole("rounds", values.rounds),
+    jobs: values.jobs === undefined ? (quick ? 10_000 : 20_000) : whole("jobs", values.jobs),
     json: values.json,
+    check: values.check,
     profile: values.profile,
     showsStatements: values.statements
   }
@@ -61,7 +67,7 @@ export const parse = (args: ReadonlyArray<string>): Options => {
 
 const chosen = (names: ReadonlyArray<string>): ReadonlyArray<WorkloadName> =>
   names.map((name) => {
-    const found = known.find((workload) => workload === name)
+    const found = workloadNames.find((workload) => workload === name)
     if (found === undefined) throw new Error(`no workload "${name}"`)
     return found
   })

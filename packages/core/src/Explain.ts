@@ -94,6 +94,7 @@ export const StickyWorkerDetail = Schema.Struct({
   fallsBackAtMs: Schema.NullOr(Schema.Number)
 })
 
+/** Quiet and draining workers are not counted. */
 export const NoWorkerDetail = Schema.Struct({ queue: Schema.String, liveWorkers: Schema.Number })
 export const UnknownKindDetail = Schema.Struct({ kind: Schema.String, queue: Schema.String })
 export const VersionDetail = Schema.Struct({

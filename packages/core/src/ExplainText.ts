@@ -60,11 +60,11 @@ const reasonOf = (cause: Cause): string | undefined => {
         ? "is not alive"
         : serves
         ? `is full (${running} of ${capacity})`
-        : "does not serve its kind and queue"
+        : "takes no work of its kind and queue"
       return `It is pinned to the worker ${worker}, which ${why}`
     }
     case "no_worker":
-      return `No live worker serves the queue ${cause.detail.queue}`
+      return `No live worker takes work from the queue ${cause.detail.queue}`
     case "unknown_kind":
       return `No live worker of the queue ${cause.detail.queue} knows the kind ${cause.detail.kind}`
     case "version": {

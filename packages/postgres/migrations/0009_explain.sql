@@ -42,6 +42,11 @@ language sql stable as $$
   ) s order by s.place, s.name limit 1
 $$;
 
+-- Whether a worker takes work at all.
+create function headgate.takes_work(p_worker headgate.worker, p_now bigint) returns boolean language sql stable as $$
+  select p_worker.seen_at_ms + p_worker.lease_ms > p_now
+$$;
+
 -- Whether a live worker may take from the lane, as open_lanes() would tell it. A worker that jobs are pinned to may be
 -- full; any other is as good as the next.
 create function headgate.is_served(p_lane headgate.lane, p_now bigint) returns boolean language sql stable as $$
@@ -49,7 +54,7 @@ create function headgate.is_served(p_lane headgate.lane, p_now bigint) returns b
     select from headgate.worker w
     cross join unnest(w.kinds, w.versions) known(kind, version)
     cross join lateral headgate.open_lanes(w.id, array[p_lane.queue], array[known.kind], array[known.version], p_now) o
-    where w.seen_at_ms + w.lease_ms > p_now and p_lane.queue = any(w.queues) and known.kind = p_lane.kind
+    where headgate.takes_work(w, p_now) and p_lane.queue = any(w.queues) and known.kind = p_lane.kind
       and o.id = p_lane.id and (w.id <> p_lane.worker or w.running < w.capacity)
   )
 $$;
@@ -68,7 +73,7 @@ begin
     return null;
   end if;
   if p_lane.worker <> '' then
-    select w.running, w.capacity, p_lane.queue = any(w.queues) and exists (
+    select w.running, w.capacity, headgate.takes_work(w, p_now) and p_lane.queue = any(w.queues) and exists (
         select from unnest(w.kinds, w.versions) k(kind, version)
         where k.kind = p_lane.kind and k.version >= p_lane.version) as serves
       into v_pinned from headgate.worker w where w.id = p_lane.worker and w.seen_at_ms + w.lease_ms > p_now;
@@ -85,7 +90,7 @@ begin
       select max(k.version) as version from unnest(w.kinds, w.versions) k(kind, version)
       where k.kind = p_lane.kind and p_lane.queue = any(w.queues)
     ) known on true
-    where w.seen_at_ms + w.lease_ms > p_now;
+    where headgate.takes_work(w, p_now);
   if v_serving = 0 then
     return row('no_worker', jsonb_build_object('queue', p_lane.queue, 'live_workers', v_live), null)::headgate.cause;
   elsif v_highest is null then
@@ -316,7 +321,7 @@ declare
   -- A worker that runs a suspect takes no other.
   v_is_suspect boolean := p_lane.suspect and not exists (
     select from headgate.worker w
-    where w.seen_at_ms + w.lease_ms > p_now and p_lane.queue = any(w.queues) and p_lane.kind = any(w.kinds)
+    where headgate.takes_work(w, p_now) and p_lane.queue = any(w.queues) and p_lane.kind = any(w.kinds)
       and (p_lane.worker in ('', w.id) or p_lane.falls_back)
       and not exists (select from headgate.job r where r.state = 'running' and r.worker = w.id
         and r.lane_id = any(array(select l.id from headgate.lane l where l.suspect))));

@@ -28,3 +28,9 @@ language sql volatile as $$
   where w.id = p_worker and w.seen_at_ms + w.lease_ms > t.now
   returning w.command_seq
 $$;
+
+-- As in 0009_explain.sql, and not told otherwise.
+create or replace function headgate.takes_work(p_worker headgate.worker, p_now bigint) returns boolean
+language sql stable as $$
+  select p_worker.seen_at_ms + p_worker.lease_ms > p_now and not p_worker.is_quiet and not p_worker.is_draining
+$$;

@@ -10,7 +10,8 @@ export interface PostgresSettings {
   readonly listen: boolean
   /**
    * The database is reached through a pooler in transaction mode: no named statements, no start-up parameters, no
-   * LISTEN. Default false.
+   * LISTEN. The application's client needs `prepare: false` then, and the role transactions that are read committed.
+   * Default false.
    */
   readonly transactionPooling: boolean
 }

@@ -240,6 +240,20 @@ layer(store, { excludeTestServices: true })("Explain", (it) => {
       assert.deepStrictEqual(yield* admit("sw"), ["sw"])
     }))
 
+  it.effect("a worker that was told to take no work, or is at its end, is none", () =>
+    Effect.gen(function*() {
+      yield* waiting({ queue: "told", ids: ["told1"], kind: "greet" })
+      yield* worker("at-work", "told")
+      assert.isTrue((yield* why("told1")).admissible)
+      for (const standing of ["is_quiet", "is_draining"]) {
+        yield* query(`UPDATE headgate.worker SET ${standing} = true WHERE id = 'at-work'`)
+        assert.deepInclude<object>(yield* why("told1"), { blockedBy: "no_worker" })
+        yield* query(`UPDATE headgate.worker SET ${standing} = false WHERE id = 'at-work'`)
+      }
+      yield* query("DELETE FROM headgate.worker WHERE id = 'at-work'")
+      yield* admit("told")
+    }))
+
   it.effect("without a live worker for its queue, kind or version the missing one is named", () =>
     Effect.gen(function*() {
       yield* waiting({ queue: "nobody", ids: ["n1"], kind: "odd", version: 3 })

@@ -2,6 +2,8 @@
  * Runs a program's layer as a process: until a signal, or until one of its workers was told to end, then a drain, then
  * the end. SIGTERM and SIGINT drain and end with exit code 0; a second one ends the process at once. A layer that fails
  * ends it with 1, its cause logged.
+ *
+ * The shell of an npm script dies of a SIGTERM that npm passes on to it, and keeps it to itself: its end is a signal too.
  */
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
@@ -17,19 +19,32 @@ export const launch = <A, E>(layer: Layer.Layer<A, E>): void => {
     for (const drain of drains) drain()
     fiber.interruptUnsafe()
   }
+  const begin = (): void => {
+    if (signalledAt !== undefined) return
+    signalledAt = performance.now()
+    end()
+  }
   const onSignal = (signal: keyof typeof SIGNALS): void => {
-    const now = performance.now()
-    if (signalledAt === undefined) {
-      signalledAt = now
-      end()
-    } else if (now - signalledAt > SAME_SIGNAL_MS) process.exit(128 + SIGNALS[signal])
+    if (signalledAt === undefined) begin()
+    else if (performance.now() - signalledAt > SAME_SIGNAL_MS) process.exit(128 + SIGNALS[signal])
   }
   const launched = Layer.succeed(LaunchedProcess, { join: (drain) => void drains.add(drain), end })
   const program = Layer.tapCause(layer, (cause) => isInterruption(cause) ? Effect.void : Effect.logError(cause))
   const fiber = Effect.runFork(Layer.launch(Layer.provide(program, launched)))
   for (const signal of ["SIGTERM", "SIGINT"] as const) process.on(signal, onSignal)
+  if (process.env["npm_lifecycle_event"] !== undefined) whenOrphaned(begin)
   // Handlers that did not stop, and timers of the application's, must not keep the process.
   fiber.addObserver((exit) => exitWhenWritten(Exit.isSuccess(exit) || isInterruption(exit.cause) ? 0 : 1))
+}
+
+const whenOrphaned = (then: () => void): void => {
+  const { ppid } = process
+  const timer = setInterval(() => {
+    if (process.ppid === ppid) return
+    clearInterval(timer)
+    then()
+  }, LOOK_MS)
+  timer.unref()
 }
 
 const isInterruption = (cause: Cause.Cause<unknown>): boolean => Cause.hasInterruptsOnly(cause)
@@ -49,3 +64,4 @@ const SIGNALS = { SIGINT: 2, SIGTERM: 15 } as const
 /** A terminal's Ctrl-C reaches a process under a package manager twice: from the terminal, and passed on. */
 const SAME_SIGNAL_MS = 500
 const UNREAD_MS = 2000
+const LOOK_MS = 500

@@ -8,7 +8,7 @@
  */
 import type { AnyTask, Handler, WorkerId, WorkerStore } from "@headgate/core"
 import { DeathCallbacks } from "@headgate/core/DeathCallbacks"
-import { type DeathRegistration, deathHandlersIn } from "@headgate/core/DeathHandler"
+import { deathHandlersIn, type DeathRegistration } from "@headgate/core/DeathHandler"
 import { Duties } from "@headgate/core/Duties"
 import { Telemetry } from "@headgate/core/Events"
 import { Gate } from "@headgate/core/Gate"

@@ -186,10 +186,18 @@ layer(Workers.layer, { excludeTestServices: true })("DeathCallbacks", (it) => {
       yield* died(task)
       const key = yield* Effect.timeout(Deferred.await(first), "10 seconds")
       yield* Time.advance("46 seconds")
-      yield* startWith(task, (death) => Effect.sync(() => void keys.push(death.key)))
-      yield* stand("overdue", "delivered", 1)
+      const second = yield* Deferred.make<void>()
+      yield* startWith(
+        task,
+        (death) => Effect.andThen(Effect.sync(() => void keys.push(death.key)), Deferred.await(second))
+      )
+      yield* Workers.untilTrue(() => keys.length === 1, "the second call")
       yield* Deferred.succeed(go, undefined)
       yield* slow.stop
+      const [item] = yield* listed("overdue", "waiting")
+      assert.deepStrictEqual([item?.calls, item?.fault?.tag], [2, "CallLost"])
+      yield* Deferred.succeed(second, undefined)
+      yield* stand("overdue", "delivered", 1)
       assert.deepStrictEqual(keys, [key])
       assert.deepInclude((yield* listed("overdue", "delivered"))[0], { calls: 2, fault: undefined })
     }))

@@ -3,9 +3,6 @@ import { Inspect, type WorkerCommand, WorkerControl, WorkerId } from "@headgate/
 import { monotonicMs } from "@headgate/core/Heartbeat"
 import { Effect } from "effect"
 import { execFileSync, spawnSync } from "node:child_process"
-import { mkdtempSync, writeFileSync } from "node:fs"
-import { tmpdir } from "node:os"
-import { join } from "node:path"
 import { Chore } from "./fixtures/chore.ts"
 import { hasEnded, type Process, run, signalGroup } from "./Processes.ts"
 import * as Workers from "./Workers.ts"
@@ -32,13 +29,11 @@ const endsWith = Effect.fnUntraced(function*(process: Process, code: number | No
 
 const canUnshare = spawnSync("unshare", ["--pid", "--fork", "true"]).status === 0
 
-/** A package whose script `work` is the command line. */
-const asScript = (node: ReadonlyArray<string>): ReadonlyArray<string> => {
-  const directory = mkdtempSync(join(tmpdir(), "headgate-npm-"))
-  const work = node.map((word) => JSON.stringify(word)).join(" ")
-  writeFileSync(join(directory, "package.json"), JSON.stringify({ name: "app", private: true, scripts: { work } }))
-  return ["npm", "--prefix", directory, "run", "--silent", "work"]
-}
+/** The worker as a script of npm's: a child of a shell, or in the shell's place. */
+const asScript = (script: "shell" | "exec") => ({
+  env: { WORKER_NODE: process.execPath },
+  within: () => ["npm", "--prefix", `${import.meta.dirname}/fixtures/npm`, "run", "--silent", script]
+})
 
 layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("The end of a worker's process", (it) => {
   it.effect("told to restart it lets its handlers end, however long they take, and exits with 0", () =>
@@ -93,7 +88,7 @@ layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("The en
 
   it.effect("above its memory limit it takes no more work, lets its handlers end, says so and exits with 0", () =>
     Effect.gen(function*() {
-      const memoryLimit = 400 * 1024 * 1024
+      const memoryLimit = 300 * 1024 * 1024
       const process = yield* run({ id: "grown", lease: "30 seconds", memoryLimit })
       yield* process.said("ready")
       yield* Workers.settled(yield* started(process, "small", 1), "completed")
@@ -124,29 +119,33 @@ layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("The en
       assert.deepStrictEqual([process.lines.at(-2)?.length, process.lines.at(-1)], [2 ** 20, "last words"])
     }))
 
-  it.effect("under npm, a terminal's interrupt of the whole group drains once, and a later one ends it", () =>
+  it.effect("under npm, a terminal's interrupt of the whole group drains", () =>
     Effect.gen(function*() {
-      const process = yield* run({ shutdownGrace: "20 seconds" }, { within: asScript })
+      const process = yield* run({ shutdownGrace: "20 seconds" }, asScript("shell"))
       yield* process.said("ready")
-      const id = yield* started(process, "under npm", 2500)
+      const id = yield* started(process, "interrupted", 2500)
       signalGroup(process.child, "SIGINT")
-      yield* process.said("end under npm")
+      yield* process.said("end interrupted")
       yield* process.said("last words")
       yield* Effect.timeout(process.end, "10 seconds")
       assert.strictEqual(yield* Workers.stateOf(id), "completed")
     }))
 
-  it.effect("under npm, SIGTERM to npm reaches the worker, which drains", () =>
-    Effect.gen(function*() {
-      const process = yield* run({ shutdownGrace: "20 seconds" }, { within: asScript })
-      yield* process.said("ready")
-      const id = yield* started(process, "terminated", 2500)
-      process.child.kill("SIGTERM")
-      yield* process.said("end terminated")
-      yield* process.said("last words")
-      yield* Effect.timeout(process.end, "10 seconds")
-      assert.strictEqual(yield* Workers.stateOf(id), "completed")
-    }))
+  for (const script of ["exec", "shell"] as const) {
+    const how = script === "exec" ? "which it passes on" : "of which the script's shell dies"
+    it.effect(`under npm, SIGTERM to npm, ${how}, drains`, () =>
+      Effect.gen(function*() {
+        const process = yield* run({ shutdownGrace: "20 seconds" }, asScript(script))
+        yield* process.said("ready")
+        const id = yield* started(process, script, 3000)
+        process.child.kill("SIGTERM")
+        yield* process.said(`end ${script}`)
+        yield* process.said("last words")
+        // Its output has ended, so no process of the group is left to write to it.
+        yield* Effect.timeout(process.end, "10 seconds")
+        assert.strictEqual(yield* Workers.stateOf(id), "completed")
+      }))
+  }
 
   it.effect.runIf(canUnshare)("as the first process of a container it drains on SIGTERM, and ends at once on a second", () =>
     Effect.gen(function*() {

@@ -2,17 +2,22 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { Gate } from "@headgate/core/Gate"
 import { Task } from "@headgate/core/Task"
+import { Wakeups } from "@headgate/core/Wakeups"
 import * as PostgresStore from "@headgate/postgres/PostgresStore"
 import * as Effect from "effect/Effect"
 import * as Latch from "effect/Latch"
 import * as Layer from "effect/Layer"
 import * as ManagedRuntime from "effect/ManagedRuntime"
+import * as Queue from "effect/Queue"
 import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
-import type { Setting, System } from "../System.ts"
+import * as Stream from "effect/Stream"
+import type { Setting, System, Tally, Worker, Workflows } from "../System.ts"
 
 const callers = 16
 const defaultConcurrency = 100
+const unfinished =
+  "headgate.job where state in ('pending', 'scheduled', 'available', 'running', 'retryable')"
 
 const payload = Schema.Struct({ n: Schema.Int })
 
@@ -23,28 +28,53 @@ const taskOf = (setting: Setting) =>
     retention: setting.isKept ? "1 day" : 0
   })
 
-interface WorkerChoice {
+const stepNames = [
+  "step-0",
+  "step-1",
+  "step-2",
+  "step-3",
+  "step-4",
+  "step-5",
+  "step-6",
+  "step-7",
+  "step-8",
+  "step-9"
+] as const
+
+const tenSteps = Task.make("ten-steps", { payload, steps: stepNames, retention: 0 })
+
+/** What differs from the defaults. */
+interface Choice {
   readonly concurrency?: number
+  readonly pollInterval?: number
+  readonly listen?: boolean
 }
 
-const choices = new Map<string, WorkerChoice>()
+const choices = new Map<string, Choice>()
 
-const setting = (choice: WorkerChoice, isKept: boolean, workloads: Setting["workloads"]): Setting => {
+const setting = (
+  name: string,
+  choice: Choice,
+  workloads: Setting["workloads"],
+  { attached, isExtra = false, isKept = false }: Pick<Setting, "attached" | "isExtra"> & { isKept?: boolean } = {}
+): Setting => {
   const { concurrency = defaultConcurrency } = choice
-  const capacity = choice.concurrency === undefined ? "default concurrency" : `concurrency ${concurrency}`
-  const name = isKept ? `${capacity}, kept` : capacity
   choices.set(name, choice)
   return {
     name,
     workloads,
     concurrency,
     isKept,
-    options: { concurrency, retention: isKept ? "1 day" : 0 }
+    isExtra,
+    options: { ...choice, concurrency, retention: isKept ? "1 day" : 0 },
+    ...attached === undefined ? {} : { attached }
   }
 }
 
-const storeAt = (url: string, maxConnections: number) =>
-  PostgresStore.layer.pipe(
+const choiceOf = ({ name }: Setting): Choice => choices.get(name) ?? {}
+
+const storeAt = (url: string, maxConnections: number, { listen = true }: Choice = {}) =>
+  PostgresStore.layerWith({ listen }).pipe(
     Layer.provideMerge(PgClient.layer({ url: Redacted.make(url), minConnections: maxConnections, maxConnections }))
   )
 
@@ -67,34 +97,104 @@ const fill: System["fill"] = (url, setting, count) => {
   )
 }
 
-const connectWorker: System["connectWorker"] = async (url, setting, onHandled) => {
-  const { Worker } = await import("@headgate/worker/Worker")
-  // The worker has started and waits at its gate, where every other system waits to be told to start.
-  const open = Latch.makeUnsafe(false)
-  const gate = Layer.effect(
+/** Copies of a job that was stored as any other, in the state in which a success leaves it. */
+const fillFinished: System["fillFinished"] = async (client, url, setting, count) => {
+  await fill(url, setting, 1)
+  await client.query(
+    `insert into headgate.job
+    select (jsonb_populate_record(seed, jsonb_build_object('id', seed.id || '-' || n, 'state', 'completed',
+      'fence', 1, 'claimed_at_ms', headgate.now_ms(), 'finished_at_ms', headgate.now_ms(), 'last_worker', 'bench',
+      'evict_at_ms', headgate.now_ms() + seed.retention_ms))).*
+    from headgate.job seed, generate_series(1, $1) n`,
+    [count]
+  )
+  await client.query("delete from headgate.job where state = 'available'")
+}
+
+/**
+ * Stands before the gate: closed until told to start, since every other system waits for that too; tells how long claims
+ * took; and wakes the worker again after each call while it is to poll as fast as it can.
+ */
+class Doorkeeper {
+  readonly door = Latch.makeUnsafe(false)
+  readonly wakeups = Effect.runSync(Queue.sliding<void>(1))
+  private readonly tally: Tally
+  private pollsLeft = 0
+  private polled: () => void = () => {}
+
+  constructor(tally: Tally) {
+    this.tally = tally
+  }
+
+  readonly gate = Layer.effect(
     Gate,
     Gate.use((gate) =>
-      Effect.succeed(Gate.of({ ...gate, admit: (request) => Effect.andThen(open.await, gate.admit(request)) }))
+      Effect.succeed(Gate.of({
+        ...gate,
+        admit: (request) =>
+          Effect.suspend(() => {
+            const askedAt = performance.now()
+            return Effect.map(gate.admit(request), (answer) => {
+              this.answered(answer.claims.length, performance.now() - askedAt)
+              return answer
+            })
+          }).pipe((admit) => Effect.andThen(this.door.await, admit))
+      }))
     )
   )
-  const handler = taskOf(setting).toLayer(() => Effect.sync(() => onHandled(1)))
-  const worker = Worker.layer(choices.get(setting.name) ?? {}).pipe(
+
+  readonly announcements = Layer.effect(
+    Wakeups,
+    Wakeups.use((wakeups) =>
+      Effect.succeed(Wakeups.of({
+        subscribe: (queues) => Stream.merge(wakeups.subscribe(queues), Stream.fromQueue(this.wakeups))
+      }))
+    )
+  )
+
+  poll(times: number): Promise<void> {
+    return new Promise((resolve) => {
+      this.pollsLeft = times
+      this.polled = resolve
+      Queue.offerUnsafe(this.wakeups, undefined)
+    })
+  }
+
+  private answered(claims: number, ms: number): void {
+    if (claims > 0) this.tally.claimed(ms)
+    if (this.pollsLeft === 0) return
+    if (--this.pollsLeft === 0) this.polled()
+    else Queue.offerUnsafe(this.wakeups, undefined)
+  }
+}
+
+const connectWorker: System["connectWorker"] = async (url, setting, tally): Promise<Worker> => {
+  const { Worker } = await import("@headgate/worker/Worker")
+  const { listen: _, ...options } = choiceOf(setting)
+  const doorkeeper = new Doorkeeper(tally)
+  const handler = taskOf(setting).toLayer(() => Effect.sync(() => tally.handled(1)))
+  const worker = Worker.layer(options).pipe(
     Layer.provide(handler),
-    Layer.provide(gate),
-    Layer.provide(storeAt(url, 2))
+    Layer.provide([doorkeeper.gate, doorkeeper.announcements]),
+    Layer.provide(storeAt(url, 2, choiceOf(setting)))
   )
   const runtime = ManagedRuntime.make(worker)
   await runtime.context()
   return {
-    start: () => Effect.runPromise(Effect.asVoid(open.open)),
-    pause: () => Effect.runPromise(Effect.asVoid(open.close)),
-    close: () => runtime.dispose()
+    start: () => Effect.runPromise(Effect.asVoid(doorkeeper.door.open)),
+    pause: () => Effect.runPromise(Effect.asVoid(doorkeeper.door.close)),
+    // What waits at the door is let in, so that the drain need not wait for it.
+    close: async () => {
+      doorkeeper.door.openUnsafe()
+      await runtime.dispose()
+    },
+    poll: (times) => doorkeeper.poll(times)
   }
 }
 
 const connectProducer: System["connectProducer"] = async (url, setting) => {
   const task = taskOf(setting)
-  const runtime = ManagedRuntime.make(storeAt(url, callers))
+  const runtime = ManagedRuntime.make(storeAt(url, callers, choiceOf(setting)))
   await runtime.context()
   return {
     enqueue: (n) => runtime.runPromise(Effect.asVoid(task.enqueue({ n }))),
@@ -103,20 +203,63 @@ const connectProducer: System["connectProducer"] = async (url, setting) => {
   }
 }
 
+const connectWorkflows: System["connectWorkflows"] = async (url, setting): Promise<Workflows> => {
+  const { Worker } = await import("@headgate/worker/Worker")
+  let steps = 0
+  let ended = 0
+  const handler = tenSteps.toLayer(() =>
+    Effect.gen(function*() {
+      for (const [n, name] of stepNames.entries()) {
+        yield* tenSteps.step(name, Effect.sync(() => (steps++, n)), { result: Schema.Int })
+      }
+      ended++
+    })
+  )
+  const runtime = ManagedRuntime.make(
+    Worker.layer({ concurrency: setting.concurrency }).pipe(Layer.provide(handler), Layer.provideMerge(storeAt(url, 2)))
+  )
+  await runtime.context()
+  const isUnfinished = PgClient.PgClient.use((sql) =>
+    Effect.map(
+      sql.unsafe<{ found: boolean }>(`select exists (select from ${unfinished}) as found`),
+      ([row]) => row?.found === true
+    )
+  )
+  const run = (count: number) =>
+    Effect.gen(function*() {
+      const before = { steps, ended }
+      yield* tenSteps.enqueueAll(numbers(0, count))
+      while (ended < before.ended + count || (yield* isUnfinished)) yield* Effect.sleep(1)
+      return steps - before.steps
+    })
+  return {
+    run: (count) => runtime.runPromise(run(count)),
+    close: () => runtime.dispose()
+  }
+}
+
 export const headgate: System = {
   name: "headgate",
   settings: [
-    setting({ concurrency: 1000 }, false, ["W1", "W2"]),
-    setting({ concurrency: 1000 }, true, ["W2"]),
-    setting({ concurrency: 200 }, false, ["W2"]),
-    setting({}, false, ["W2"]),
-    setting({}, true, ["W2"])
+    setting("concurrency 1000", { concurrency: 1000 }, ["W1", "W2"]),
+    setting("concurrency 1000, 2 workers attached", { concurrency: 1000 }, ["W1"], { attached: 2 }),
+    setting("concurrency 1000, kept", { concurrency: 1000 }, ["W2", "W4"], { isKept: true }),
+    setting("concurrency 200", { concurrency: 200 }, ["W2"], { isExtra: true }),
+    setting("default concurrency", {}, ["W2", "W7", "W9"]),
+    setting("default concurrency, kept", {}, ["W2"], { isExtra: true, isKept: true }),
+    setting("notify", {}, ["W3"]),
+    setting("poll 100 ms", { listen: false, pollInterval: 100 }, ["W3"]),
+    setting("polls when told", {}, ["W8"]),
+    setting("1 at once", { concurrency: 1 }, ["W5"]),
+    setting("32 at once", { concurrency: 32 }, ["W5"])
   ],
   install: (url) => withStore(url, Effect.void),
   fill,
-  unfinished:
-    "select exists (select from headgate.job where state in ('pending', 'scheduled', 'available', 'running', 'retryable'))",
-  finished: "select count(*)::int from headgate.job where state = 'completed'",
+  fillFinished,
+  unfinished,
+  running: "headgate.job where state = 'running'",
+  finished: "headgate.job where state = 'completed'",
   connectProducer,
-  connectWorker
+  connectWorker,
+  connectWorkflows
 }

@@ -41,7 +41,7 @@ const stepping = (name: string, concurrency: number, isGrouped: boolean): Settin
 })
 
 /** What ratios are ratios to. */
-export const bases = ["update", "notify", "1 at once", "grouped, 32 at once"]
+export const bases: ReadonlyArray<string> = ["update", "notify", "1 at once", "grouped, 32 at once"]
 
 const connect = async (url: string): Promise<Pg.Client> => {
   const client = new Pg.Client({ connectionString: url })
