@@ -85,14 +85,15 @@ it.live(
       yield* site.use(Parcel.enqueue(undefined, { id: "parcel" }))
       yield* Watch.untilRow(
         pair.standby.sql<{ yes: boolean }>`SELECT count(*) > 20 AS yes FROM headgate.job WHERE state = 'completed'`,
-        "the standby to hear of the work"
+        "the standby to hear of the work",
+        25_000
       )
 
       yield* pair.splitOff
       const before = yield* completed(pair.standby.sql)
       const known = new Set(before.map(({ id }) => id))
       const lost = yield* site.use(claim("slow", 600_000))
-      yield* Watch.untilTrue(() => load.stored.size > known.size + 50, "work that the standby does not hear of")
+      yield* Watch.untilTrue(() => load.stored.size > known.size + 50, "work that the standby does not hear of", 25_000)
       yield* pair.failOver
       const movedAt = performance.now()
 

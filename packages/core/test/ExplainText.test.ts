@@ -54,7 +54,7 @@ describe("explainText", () => {
       say({ blockedBy: "sticky_worker", detail: { ...detail, ...over } }, 65_000)
     assert.strictEqual(sticky({}), "It is pinned to the worker w1, which is full (10 of 10): in about 65 s.")
     assert.match(sticky({ isAlive: false }), /is not alive/)
-    assert.match(sticky({ serves: false }), /does not serve/)
+    assert.match(sticky({ serves: false }), /takes no work/)
   })
 
   it("says who must act where time alone does not help", () => {

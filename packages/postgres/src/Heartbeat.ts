@@ -4,13 +4,12 @@
  * moment it is tracked, also when the loop is blocked in the same turn.
  *
  * Where there can be no thread, since the client's configuration cannot be handed to one or the thread keeps dying, the
- * same beat runs in the event loop, with a warning: there a blocked loop renews nothing. It runs there as well while a dead
- * thread is replaced.
+ * same beat runs in the event loop, with a warning: there a blocked loop renews nothing. It runs there as well while a
+ * thread is slow to start, or a dead one is replaced.
  */
 import { Heartbeat, type HeartbeatOptions, type HeartbeatSession, monotonicMs } from "@headgate/core/Heartbeat"
 import { Leases, type LostLease } from "@headgate/core/Leases"
 import { StoreUnavailable } from "@headgate/core/Refusals"
-import type { WorkerOrders, WorkerStanding } from "@headgate/core/WorkerControl"
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -29,7 +28,6 @@ import * as WorkerRegistry from "./WorkerRegistry.ts"
 const threadConnections = 3
 const farewellMillis = 1000
 const shortLeaseMillis = 10_000
-const startUpMillis = 3000
 
 const make = Effect.gen(function*() {
   const sql = yield* ControlSql
@@ -38,18 +36,14 @@ const make = Effect.gen(function*() {
   const settings = { ...(yield* PostgresSettings), controlConnections: threadConnections }
   const start = Effect.fn("Heartbeat.start")(function*(options: HeartbeatOptions) {
     const registry = yield* WorkerRegistry.make(options)
-    const enteredAt = yield* registry.enter
+    yield* registry.seen(0)
     yield* Effect.addFinalizer(() => Effect.ignore(Effect.timeout(registry.remove, farewellMillis)))
     const slots = Slots.make(options.maxLeases ?? options.capacity)
     const writer = Slots.makeWriter(slots)
     const lost = yield* Queue.unbounded<LostLease>()
     const beats = yield* Queue.unbounded<StoreUnavailable | undefined>()
-    const orders = yield* Queue.unbounded<WorkerOrders>()
     const isUp = yield* Deferred.make<void>()
-    const report = makeReporter(writer, { lost, beats, orders }, isUp)
-    const stand = (standing: WorkerStanding) =>
-      Slots.writeStanding(slots, { ...standing, appliedSeq: Math.max(enteredAt, standing.appliedSeq) })
-    stand({ appliedSeq: enteredAt, isQuiet: false, isResigned: false, isDraining: false })
+    const report = makeReporter(writer, lost, beats, isUp)
     yield* startTicking(slots, options.leaseMs)
     const config = Thread.portableConfig(sql.client.config)
     const inLoop = Effect.provideContext(Loop.run({ options, slots, tick: Slots.uptimeMs, report }), context)
@@ -63,8 +57,10 @@ const make = Effect.gen(function*() {
       ))
     yield* Effect.forkScoped(beating, { startImmediately: true })
     // A short lease could run out before a thread is up.
-    if (options.leaseMs < shortLeaseMillis) yield* Effect.raceFirst(Deferred.await(isUp), Effect.sleep(startUpMillis))
-    return { ...makeSession(options, writer), lost, beats, orders, stand }
+    if (options.leaseMs < shortLeaseMillis) {
+      yield* Effect.raceFirst(Deferred.await(isUp), Effect.sleep(Thread.longestStartMillis))
+    }
+    return { ...makeSession(options, writer), lost, beats }
   })
   return Heartbeat.of({ start: (options) => Effect.provideContext(start(options), context) })
 })
@@ -83,7 +79,7 @@ const makeSession = (
       let own = sentAt + leaseMs
       return {
         validUntil: () => Math.max(own, writer.validUntil(slot, generation) - offset),
-        extended: (sentAt, ms = leaseMs) => void (own = Math.max(own, sentAt + ms)),
+        extended: (sentAt) => void (own = Math.max(own, sentAt + leaseMs)),
         end: () => {
           own = Math.max(own, writer.validUntil(slot, generation) - offset)
           writer.leave(slot, generation)
@@ -95,20 +91,11 @@ const makeSession = (
 
 const makeReporter = (
   writer: ReturnType<typeof Slots.makeWriter>,
-  { beats, lost, orders }: {
-    readonly lost: Queue.Queue<LostLease>
-    readonly beats: Queue.Queue<StoreUnavailable | undefined>
-    readonly orders: Queue.Queue<WorkerOrders>
-  },
+  lost: Queue.Queue<LostLease>,
+  beats: Queue.Queue<StoreUnavailable | undefined>,
   isUp: Deferred.Deferred<void>
 ) => {
-  let told = 0
   return (report: Loop.Report): void => {
-    if (report._tag === "Told") {
-      // Said again until it is taken up.
-      if (report.orders.seq > told) Queue.offerUnsafe(orders, report.orders)
-      return void (told = Math.max(told, report.orders.seq))
-    }
     if (report._tag !== "Lost") {
       Deferred.doneUnsafe(isUp, Exit.void)
       const fault = report._tag === "Failing"

@@ -45,23 +45,27 @@ export const portableConfig = (config: PgClient.PgClientConfig): ThreadData["con
 
 const millis = (input: Duration.Input): number => Duration.toMillis(Duration.fromInputUnsafe(input))
 
+/** A thread that takes longer to its first beat is stood in for: on a busy machine it may outlast a short lease. */
+export const longestStartMillis = 3000
+
 /** Deaths in a row, each before a beat was accepted or failed, after which the thread is given up. */
 const mostDeaths = 3
 const farewellMillis = 1000
 
 /**
- * Runs the thread; answers the last death when it will not stay alive. From a death to the next thread's first beat
- * `meanwhile` renews: on a busy machine a thread may take longer to start than a short lease lasts. Interruption stops it.
+ * Runs the thread; answers the last death when it will not stay alive. From a death, and from `patienceMillis` after the
+ * start, to the thread's first beat `meanwhile` renews. Interruption stops it.
  */
 export const run = Effect.fnUntraced(
   function*(
     data: ThreadData,
     onReport: (report: Report) => void,
     meanwhile: Effect.Effect<never>,
-    entry: URL = thread
+    entry: URL = thread,
+    patienceMillis: number = longestStartMillis
   ) {
     let deaths = 0
-    let standIn: Effect.Effect<never> = Effect.never
+    let standIn = Effect.delay(meanwhile, patienceMillis)
     while (true) {
       const isBeating = yield* Deferred.make<void>()
       const life = liveOnce(data, entry, (report) => {

@@ -3,7 +3,6 @@ import { assert, layer } from "@effect/vitest"
 import { Control } from "@headgate/core/Control"
 import { Heartbeat as HeartbeatContract, type HeartbeatOptions, monotonicMs } from "@headgate/core/Heartbeat"
 import { Inspect } from "@headgate/core/Inspect"
-import { Leases as LeasesContract } from "@headgate/core/Leases"
 import * as Announcer from "@headgate/postgres/Announcer"
 import * as ControlSql from "@headgate/postgres/ControlSql"
 import * as Heartbeat from "@headgate/postgres/Heartbeat"
@@ -122,22 +121,6 @@ layer(Heartbeat.layer.pipe(Layer.provideMerge(Jobs.layer)), { excludeTestService
       assert.isAbove(yield* leftInStore("blocked"), leaseMs / 3)
       assert.deepStrictEqual(yield* swept, [])
       assert.strictEqual(yield* Queue.size(session.lost), 0)
-    }).pipe(Effect.scoped))
-
-  it.effect("a lease that was extended outlasts a loop that is blocked beyond its tolerance", () =>
-    Effect.gen(function*() {
-      const swept = yield* sweeper(35)
-      const { tracked } = yield* begin("extended", { maxBlockedMs: 0 })
-      const sentAt = monotonicMs()
-      yield* LeasesContract.use((leases) => leases.renew([Jobs.lease("extended")], 60 * leaseMs))
-      tracked.extended(sentAt, 60 * leaseMs)
-      tracked.extended(sentAt)
-      yield* spin(3 * leaseMs)
-      assert.isAtLeast(tracked.validUntil(), sentAt + 60 * leaseMs)
-      // Beats renew by one lease from now on, and leave what is longer.
-      yield* Effect.sleep(leaseMs)
-      assert.isAbove(yield* leftInStore("extended"), 50 * leaseMs)
-      assert.deepStrictEqual(yield* swept, [])
     }).pipe(Effect.scoped))
 
   it.effect("without tolerance for blocking, a blocked loop loses its lease when it runs out, and is told", () =>
@@ -320,6 +303,26 @@ layer(Heartbeat.layer.pipe(Layer.provideMerge(Jobs.layer)), { excludeTestService
       const until = tracked.validUntil()
       yield* eventually(Effect.sync(tracked.validUntil), (now) => now > until + 1000)
       assert.strictEqual(yield* Queue.size(session.lost), 1)
+    }).pipe(Effect.scoped))
+
+  it.effect("leases are renewed in the loop while a thread is slow to its first beat, and no longer", () =>
+    Effect.gen(function*() {
+      const memory = new SharedArrayBuffer(4)
+      // Its second life beats after a while only.
+      new Int32Array(memory)[0] = 1
+      const data = { config: {}, settings: defaults, options, memory }
+      const standIn = { starts: 0, ends: 0 }
+      const meanwhile = Effect.onInterrupt(
+        Effect.andThen(Effect.sync(() => standIn.starts++), Effect.never),
+        () => Effect.sync(() => standIn.ends++)
+      )
+      const beats: Array<number> = []
+      const onReport = () => void beats.push(standIn.starts)
+      const entry = new URL("./late-thread.ts", import.meta.url)
+      const running = yield* Effect.forkScoped(HeartbeatThread.run(data, onReport, meanwhile, entry, 50))
+      yield* eventually(Effect.sync(() => standIn.ends), (ends) => ends === 1)
+      assert.deepStrictEqual([standIn.starts, beats], [1, [1]])
+      yield* Fiber.interrupt(running)
     }).pipe(Effect.scoped))
 
   it.effect("from a thread's death to the next one's first beat, and no longer, leases are renewed in the loop", () =>

@@ -74,9 +74,13 @@ const fill: System["fill"] = async (url, _setting, count) => {
   await dbosClient.destroy()
   await withClient(url, (client) =>
     client.query(
-      `insert into dbos.workflow_status
-      select (jsonb_populate_record(seed, jsonb_build_object('workflow_uuid', gen_random_uuid()))).*
-      from dbos.workflow_status seed, generate_series(1, $1) where seed.workflow_uuid = $2`,
+      `with ids as materialized (select gen_random_uuid()::text as id from generate_series(1, $1)), inputs as (
+        insert into dbos.workflow_input
+        select (jsonb_populate_record(seed, jsonb_build_object('workflow_uuid', ids.id))).*
+        from dbos.workflow_input seed, ids where seed.workflow_uuid = $2)
+      insert into dbos.workflow_status
+      select (jsonb_populate_record(seed, jsonb_build_object('workflow_uuid', ids.id))).*
+      from dbos.workflow_status seed, ids where seed.workflow_uuid = $2`,
       [count - 1, workflowID]
     ))
 }
