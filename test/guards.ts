@@ -852,5 +852,94 @@ export const guards: ReadonlyArray<Guard> = [
     without: "bytes.length < 0",
     test: "packages/core/test/Task.test.ts",
     title: "a payload of nothing has versions as well, and may become something"
+  },
+  {
+    promise: "A quiet worker asks for nothing",
+    file: "packages/worker/src/Admission.ts",
+    guarded: "    if (this.isQuiet && this.unanswered.length === 0) return MAX_PAUSE_MS\n",
+    without: "",
+    test: "packages/worker/test/Standing.test.ts",
+    title: "quiet takes no more work and hands back what had not started; what runs goes on, until it is to resume"
+  },
+  {
+    promise: "What a call brings to a quiet worker is handed back",
+    file: "packages/worker/src/Dispatch.ts",
+    guarded: "if (this.isDraining || this.isQuiet || inFlight.isStuck)",
+    without: "if (this.isDraining || inFlight.isStuck)",
+    test: "packages/worker/test/Standing.test.ts",
+    title: "hands back what a call of the gate brings that was under way when it became quiet"
+  },
+  {
+    promise: "A worker that is told to terminate ends a drain without bound",
+    file: "packages/worker/src/Drain.ts",
+    guarded: "    if (within === \"grace\") this.graceEnd",
+    without: "    if (within === \"grace\" && !this.hasBegun) this.graceEnd",
+    test: "packages/worker/test/Standing.test.ts",
+    title: "to terminate drains within its grace, also where it drains already without bound"
+  },
+  {
+    promise: "A resigned worker does no duties",
+    file: "packages/worker/src/Standing.ts",
+    guarded: "Effect.raceFirst(duties, this.offDuty.await)",
+    without: "duties",
+    test: "packages/worker/test/Standing.test.ts",
+    title: "to resign gives its duties to another, and takes none back before it is to resume"
+  },
+  {
+    promise: "Commands are for live workers",
+    file: "packages/postgres/migrations/0015_worker_commands.sql",
+    guarded: "  where w.id = p_worker and w.seen_at_ms + w.lease_ms > t.now\n",
+    without: "  where w.id = p_worker\n",
+    test: "packages/postgres/test/WorkerControl.test.ts",
+    title: "a worker that is unknown, dead or gone is not found"
+  },
+  {
+    promise: "A command does not undo one that was not heard yet",
+    file: "packages/postgres/migrations/0015_worker_commands.sql",
+    guarded: "coalesce(w.wants_end, p_command)",
+    without: "p_command",
+    test: "packages/postgres/test/WorkerControl.test.ts",
+    title: "loses none of the commands that come between two heartbeats"
+  },
+  {
+    promise: "A worker begins its life untold",
+    file: "packages/postgres/src/WorkerRegistry.ts",
+    guarded:
+      "command = null, command_actor = null, command_at_ms = null,\n      applied_seq = w.command_seq, wants_quiet = false, wants_resigned = false, wants_end = null, is_quiet = false,",
+    without: "is_quiet = false,",
+    test: "packages/postgres/test/WorkerControl.test.ts",
+    title: "what was told to an earlier life of an id is not for the next"
+  },
+  {
+    promise: "A worker that takes no work is none to who asks why a job waits",
+    file: "packages/postgres/migrations/0015_worker_commands.sql",
+    guarded: " and not p_worker.is_quiet and not p_worker.is_draining",
+    without: "",
+    test: "packages/postgres/test/Explain.test.ts",
+    title: "a worker that was told to take no work, or is at its end, is none"
+  },
+  {
+    promise: "The end of an npm script's shell is a signal",
+    file: "packages/worker/src/Launch.ts",
+    guarded: "  if (process.env[\"npm_lifecycle_event\"] !== undefined) whenOrphaned(begin)\n",
+    without: "",
+    test: "packages/worker/test/LaunchedProcess.test.ts",
+    title: "of which the script's shell dies"
+  },
+  {
+    promise: "A claim's checkpoint is read where the claim is known",
+    file: "packages/postgres/src/CheckpointRows.ts",
+    guarded: "lease !== undefined && (rows.length < ids.length || known < ids.length)",
+    without: "false && (rows.length < ids.length || known < ids.length)",
+    test: "packages/postgres/test/Checkpoints.test.ts",
+    title: "is read where the claim is known, or not at all"
+  },
+  {
+    promise: "A commit in doubt is looked up for as long as it takes",
+    file: "packages/postgres/src/Transactional.ts",
+    guarded: "untilTold(isCommitted())",
+    without: "isCommitted()",
+    test: "packages/postgres/test/Transactional.test.ts",
+    title: "an outage right after the commit makes no difference: it is looked up when the store is back"
   }
 ]

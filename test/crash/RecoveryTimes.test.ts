@@ -25,16 +25,18 @@ const startOf = Effect.fnUntraced(function*(child: Child.Child, id: string, with
 })
 
 /** Sends the signal to the worker that runs the job and does all duties; answers when another has started the job. */
-const moveBy = Effect.fnUntraced(function*(signal: NodeJS.Signals, id: string, options: WorkerOptions, boundMs: number) {
-  const { url } = yield* TestDatabase.TestDatabase
-  const first = yield* start(url, options)
-  yield* Timed.enqueue(undefined, { id })
-  yield* startOf(first, id, 10_000)
-  const second = yield* start(url, options)
-  const from = performance.now()
-  process.kill(first.pid, signal)
-  return (yield* startOf(second, id, 3 * boundMs)) - from
-})
+const moveBy = Effect.fnUntraced(
+  function*(signal: NodeJS.Signals, id: string, options: WorkerOptions, boundMs: number) {
+    const { url } = yield* TestDatabase.TestDatabase
+    const first = yield* start(url, options)
+    yield* Timed.enqueue(undefined, { id })
+    yield* startOf(first, id, 10_000)
+    const second = yield* start(url, options)
+    const from = performance.now()
+    process.kill(first.pid, signal)
+    return (yield* startOf(second, id, 3 * boundMs)) - from
+  }
+)
 
 const within = (what: string, tookMs: number, boundMs: number) => {
   console.log(`recovery: ${what}: ${Math.round(tookMs)} ms, of at most ${boundMs} ms`)

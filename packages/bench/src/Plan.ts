@@ -122,7 +122,7 @@ const depths: Planner = (candidate) => {
 
 const workflows: Planner = (candidate) => {
   const { options: { isQuick }, setting, system } = candidate
-  const full = setting.concurrency === 1 ? 100 : 20 * setting.concurrency
+  const full = setting.concurrency === 1 ? 400 : 60 * setting.concurrency
   const count = most(setting, isQuick ? full >> 2 : full)
   return ofOneProcess(candidate, (database, children, round) =>
     steps(system, setting, database, children, {

@@ -1,5 +1,5 @@
 import { assert, it } from "@effect/vitest"
-import { Collection, type Subject } from "../src/Measurement.ts"
+import { Collection, percentile, speed, type Subject } from "../src/Measurement.ts"
 
 const subject = (system: string, setting: string, processes: number): Subject => ({
   workload: "W2",
@@ -14,7 +14,7 @@ const collected = (...entries: ReadonlyArray<readonly [Subject, ReadonlyArray<nu
   for (const [subject, values] of entries) {
     for (const value of values) collection.add(subject, [{ metric: "drain", unit: "jobs/s", value }])
   }
-  return collection.results("update")
+  return collection.results(["update"])
 }
 
 it("rounds become a median with its range", () => {
@@ -36,4 +36,35 @@ it("a ratio is to the raw limit's base setting with as many processes", () => {
 it("without a raw measurement there is no ratio", () => {
   const [result] = collected([subject("a", "x", 1), [50]])
   assert.isNull(result?.ratio_to_raw)
+})
+
+it("one limit may be measured by several settings, each for metrics of its own", () => {
+  const collection = new Collection()
+  collection.add(subject("raw", "one", 1), [{ metric: "steps, one", unit: "steps/s", value: 10 }])
+  collection.add(subject("raw", "many", 1), [{ metric: "steps, many", unit: "steps/s", value: 100 }])
+  collection.add(subject("a", "x", 1), [
+    { metric: "steps, one", unit: "steps/s", value: 5 },
+    { metric: "steps, many", unit: "steps/s", value: 50 }
+  ])
+  assert.deepStrictEqual(
+    collection.results(["one", "many"]).map(({ ratio_to_raw }) => ratio_to_raw),
+    [1, 1, 0.5, 0.5]
+  )
+})
+
+it("a percentile is the smallest measured value that its share does not exceed", () => {
+  const values = Array.from({ length: 100 }, (_, index) => 100 - index)
+  assert.strictEqual(percentile(values, 0.5), 50)
+  assert.strictEqual(percentile(values, 0.99), 99)
+  assert.strictEqual(percentile([7], 0.99), 7)
+})
+
+it("a speed tells what each job cost, and nothing of what cannot be seen", () => {
+  const seen = speed("drain", "job", 100, 2000, 500, { commits: 4, walBytes: 1000, cpuMicros: undefined })
+  assert.deepStrictEqual(seen, [
+    { metric: "drain", unit: "jobs/s", value: 50 },
+    { metric: "drain: commits", unit: "per job", value: 0.04 },
+    { metric: "drain: WAL", unit: "bytes/job", value: 10 },
+    { metric: "drain: process CPU", unit: "us/job", value: 5 }
+  ])
 })

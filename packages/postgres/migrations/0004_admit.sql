@@ -1,6 +1,7 @@
 -- The gate. admit() answers "what may this worker run now?" in one call:
 --   open_lanes     which lanes this worker can take from now (queue, kind, version, switches). An only lane without
---                  policies is taken from and claimed in one statement; everything else goes in rounds:
+--                  policies is taken from and claimed in one statement, unless a fingerprint is closed; everything else
+--                  goes in rounds:
 --   queue_shares   how much of the free capacity each queue gets, where several have work;
 --   take, or draw  the jobs themselves, locked, passing over what rivals hold: from the heads of a queue's lanes where
 --                  no policy applies, by draw() where one does;
@@ -226,29 +227,30 @@ create function headgate.admit(
 ) returns setof headgate.admission language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
   set enable_bitmapscan = off as $$
 declare
-  v_open record;
+  v_only record;
   v_claimed int := 0;
 begin
   -- No policy changes while a call is under way.
   perform pg_advisory_xact_lock_shared(hashtextextended('headgate.policies', 0));
-  select array_agg(l.id) as lanes, array_agg(l.queue) as queues, array_agg(l.suspect) as suspects,
-      array_agg(l.queue) filter (where l.is_gated) as gated,
-      count(*) = 1 and not bool_or(l.is_gated or l.suspect or l.head_until > clock_timestamp())
-        and not exists (select from headgate.strike s where s.closed_at_ms is not null) as is_plain,
-      headgate.now_ms() as now, clock_timestamp() as started
-    into v_open from headgate.open_lanes(p_worker, p_queues, p_kinds, p_versions, headgate.now_ms()) l;
+  -- As open_lanes(), without asking who is alive.
+  select min(l.id) as lane, headgate.now_ms() as now, clock_timestamp() as started,
+      count(*) = 1 and not bool_or(l.is_gated or l.suspect or l.falls_back or l.head_until > clock_timestamp())
+        and not exists (select from headgate.strike s where s.closed_at_ms is not null) as is_plain
+    into v_only from headgate.lane l
+    where l.queue = any(p_queues) and l.kind = any(p_kinds) and l.version <= p_versions[array_position(p_kinds, l.kind)]
+      and l.is_open and (l.worker in ('', p_worker) or l.falls_back);
 
-  -- The common case in one statement: the jobs at the head of an only lane without policies, while no fingerprint is closed.
-  if v_open.is_plain then
+  -- The common case in one statement: the jobs at the head of an only lane without policies.
+  if v_only.is_plain then
     return query
       update headgate.job j set state = 'running', fence = j.fence + 1, lease_id = p_lease_id,
-        lease_expires_at_ms = v_open.now + p_lease_ms, worker = p_worker, claimed_at_ms = v_open.now
+        lease_expires_at_ms = v_only.now + p_lease_ms, worker = p_worker, claimed_at_ms = v_only.now
       -- By their places, which cannot change while the rows are locked.
       where j.ctid = any(array(
         select t.row from (
-          select h.ctid as row, headgate.is_late(h, v_open.now) as is_late
+          select h.ctid as row, headgate.is_late(h, v_only.now) as is_late
           from headgate.job h
-          where h.lane_id = v_open.lanes[1] and h.partition_key = '' and h.keys = '' and h.state = 'available'
+          where h.lane_id = v_only.lane and h.partition_key = '' and h.keys = '' and h.state = 'available'
           order by h.priority desc, h.scheduled_at_ms, h.id limit p_capacity
           for no key update skip locked
         ) t where not t.is_late))
@@ -257,21 +259,21 @@ begin
         j.claimed_at_ms, j.timeout_ms, j.deadline_at_ms, j.retention_ms, j.headers,
         j.has_steps or j.in_progress_step is not null or j.cursor_step is not null, null::text;
     get diagnostics v_claimed = row_count;
-    if clock_timestamp() > v_open.started + interval '5 ms' and headgate.is_slow(v_open.started, p_capacity) then
-      update headgate.lane l set head_until = v_open.started + interval '1 second', head_priority = null
-        where l.id = (select o.id from headgate.lane o where o.id = v_open.lanes[1] for no key update skip locked);
+    if clock_timestamp() > v_only.started + interval '5 ms' and headgate.is_slow(v_only.started, p_capacity) then
+      update headgate.lane l set head_until = v_only.started + interval '1 second', head_priority = null
+        where l.id = (select o.id from headgate.lane o where o.id = v_only.lane for no key update skip locked);
     end if;
   end if;
-  if v_claimed < p_capacity and v_open.lanes is not null then
-    return query select * from headgate.admit_in_rounds(p_worker, p_lease_id, v_open.lanes, v_open.queues, v_open.suspects,
-      v_open.gated, p_capacity - v_claimed, p_lease_ms, p_quantum, v_open.now);
+  if v_claimed < p_capacity and v_only.lane is not null then
+    return query select * from headgate.admit_in_rounds(p_worker, p_lease_id, p_queues, p_kinds, p_versions,
+      p_capacity - v_claimed, p_lease_ms, p_quantum, v_only.now);
   end if;
 end $$;
 
 -- The rest: lanes of several kinds or queues, policies, and what the one statement of admit() left.
 create function headgate.admit_in_rounds(
-  p_worker text, p_lease_id uuid, p_lanes int[], p_lane_queues text[], p_suspects boolean[], p_gated text[],
-  p_capacity int, p_lease_ms bigint, p_quantum int, p_now bigint
+  p_worker text, p_lease_id uuid, p_queues text[], p_kinds text[], p_versions int[], p_capacity int, p_lease_ms bigint,
+  p_quantum int, p_now bigint
 ) returns setof headgate.admission language plpgsql volatile
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
@@ -279,9 +281,10 @@ declare
   v_visits int := 600;    -- partitions looked at under policies, in the whole call
   v_writes int := 0;
   v_is_short boolean := false;   -- the call stops at its budget
-  v_lanes int[] := p_lanes;
-  v_lane_queues text[] := p_lane_queues;
-  v_suspects boolean[] := p_suspects;
+  v_lanes int[];
+  v_lane_queues text[];
+  v_suspects boolean[];
+  v_gated text[];
   v_queues text[];
   v_shares int[];
   v_own int[];
@@ -296,9 +299,12 @@ declare
   v_is_round boolean;
   v_count int;
 begin
-  if p_gated is not null then
+  select array_agg(l.id), array_agg(l.queue), array_agg(l.suspect), array_agg(l.queue) filter (where l.is_gated)
+    into v_lanes, v_lane_queues, v_suspects, v_gated
+    from headgate.open_lanes(p_worker, p_queues, p_kinds, p_versions, p_now) l;
+  if v_gated is not null then
     perform headgate.lock_policies(array(select l.id from unnest(v_lanes, v_lane_queues) l(id, queue)
-      where l.queue = any(p_gated)));
+      where l.queue = any(v_gated)));
   end if;
   if true = any(v_suspects) and not headgate.may_have_suspect(p_worker) then
     select array_agg(l.id), array_agg(l.queue), array_agg(l.suspect) into v_lanes, v_lane_queues, v_suspects
@@ -329,13 +335,13 @@ begin
         select array_agg(l.id), array_agg(l.suspect) into v_own, v_own_suspects
           from unnest(v_lanes, v_lane_queues, v_suspects) l(id, queue, suspect) where l.queue = v_queues[n];
       end if;
-      if v_queues[n] = any(p_gated) then
+      if v_queues[n] = any(v_gated) then
         select d.taken, d.late, d.closed, d.ended, d.superseded, d.visited, d.is_round
           into v_taken, v_late, v_closed, v_ended, v_superseded, v_visited, v_is_round
           from headgate.draw(v_queues[n], v_own, v_own_suspects, v_shares[n], p_quantum,
             -- One queue full of held partitions must not use up what the others need.
             least(v_visits, greatest(v_visits / (select count(distinct l.queue)::int
-              from unnest(v_lane_queues) l(queue) where l.queue = any(p_gated)), 20)), p_now) d;
+              from unnest(v_lane_queues) l(queue) where l.queue = any(v_gated)), 20)), p_now) d;
         v_visits := v_visits - v_visited;
         -- All partitions were seen, and gave nothing: they have nothing to give.
         v_dry := case when v_visited = 0 or v_is_round and v_taken is null and v_late is null and v_closed is null and v_ended is null

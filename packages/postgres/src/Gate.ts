@@ -42,7 +42,7 @@ const make = Effect.gen(function*() {
       ]))
       const claimed = rows.every(isClaim) ? rows : rows.filter(isClaim)
       const resumed = claimed.filter((row) => row.has_checkpoint).map((row) => row.id)
-      const checkpoints = resumed.length === 0 ? undefined : yield* readCheckpoints(resumed)
+      const checkpoints = resumed.length === 0 ? undefined : yield* readCheckpoints(resumed, request.leaseId)
       const claims = inOrder(claimed).map((row) => toClaim(row, request.leaseId, checkpoints?.get(row.id)))
       if (claimed === rows) return { claims, ended: [], more: false }
       const others = rows.flatMap((row) => row.fence === null ? [row] : [])

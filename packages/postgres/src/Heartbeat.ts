@@ -10,6 +10,7 @@
 import { Heartbeat, type HeartbeatOptions, type HeartbeatSession, monotonicMs } from "@headgate/core/Heartbeat"
 import { Leases, type LostLease } from "@headgate/core/Leases"
 import { StoreUnavailable } from "@headgate/core/Refusals"
+import type { WorkerOrders, WorkerStanding } from "@headgate/core/WorkerControl"
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -36,14 +37,18 @@ const make = Effect.gen(function*() {
   const settings = { ...(yield* PostgresSettings), controlConnections: threadConnections }
   const start = Effect.fn("Heartbeat.start")(function*(options: HeartbeatOptions) {
     const registry = yield* WorkerRegistry.make(options)
-    yield* registry.seen(0)
+    const enteredAt = yield* registry.enter
     yield* Effect.addFinalizer(() => Effect.ignore(Effect.timeout(registry.remove, farewellMillis)))
     const slots = Slots.make(options.maxLeases ?? options.capacity)
     const writer = Slots.makeWriter(slots)
     const lost = yield* Queue.unbounded<LostLease>()
     const beats = yield* Queue.unbounded<StoreUnavailable | undefined>()
+    const orders = yield* Queue.unbounded<WorkerOrders>()
     const isUp = yield* Deferred.make<void>()
-    const report = makeReporter(writer, lost, beats, isUp)
+    const report = makeReporter(writer, { lost, beats, orders }, isUp)
+    const stand = (standing: WorkerStanding) =>
+      Slots.writeStanding(slots, { ...standing, appliedSeq: Math.max(enteredAt, standing.appliedSeq) })
+    stand({ appliedSeq: enteredAt, isQuiet: false, isResigned: false, isDraining: false })
     yield* startTicking(slots, options.leaseMs)
     const config = Thread.portableConfig(sql.client.config)
     const inLoop = Effect.provideContext(Loop.run({ options, slots, tick: Slots.uptimeMs, report }), context)
@@ -60,7 +65,7 @@ const make = Effect.gen(function*() {
     if (options.leaseMs < shortLeaseMillis) {
       yield* Effect.raceFirst(Deferred.await(isUp), Effect.sleep(Thread.longestStartMillis))
     }
-    return { ...makeSession(options, writer), lost, beats }
+    return { ...makeSession(options, writer), lost, beats, orders, stand }
   })
   return Heartbeat.of({ start: (options) => Effect.provideContext(start(options), context) })
 })
@@ -79,7 +84,7 @@ const makeSession = (
       let own = sentAt + leaseMs
       return {
         validUntil: () => Math.max(own, writer.validUntil(slot, generation) - offset),
-        extended: (sentAt) => void (own = Math.max(own, sentAt + leaseMs)),
+        extended: (sentAt, ms = leaseMs) => void (own = Math.max(own, sentAt + ms)),
         end: () => {
           own = Math.max(own, writer.validUntil(slot, generation) - offset)
           writer.leave(slot, generation)
@@ -91,11 +96,20 @@ const makeSession = (
 
 const makeReporter = (
   writer: ReturnType<typeof Slots.makeWriter>,
-  lost: Queue.Queue<LostLease>,
-  beats: Queue.Queue<StoreUnavailable | undefined>,
+  { beats, lost, orders }: {
+    readonly lost: Queue.Queue<LostLease>
+    readonly beats: Queue.Queue<StoreUnavailable | undefined>
+    readonly orders: Queue.Queue<WorkerOrders>
+  },
   isUp: Deferred.Deferred<void>
 ) => {
+  let told = 0
   return (report: Loop.Report): void => {
+    if (report._tag === "Told") {
+      // Said again until it is taken up.
+      if (report.orders.seq > told) Queue.offerUnsafe(orders, report.orders)
+      return void (told = Math.max(told, report.orders.seq))
+    }
     if (report._tag !== "Lost") {
       Deferred.doneUnsafe(isUp, Exit.void)
       const fault = report._tag === "Failing"

@@ -1,7 +1,7 @@
 /**
  * The application's writes and the job's own record in one transaction of the application's client. The lease is
  * verified last, by the write that locks the job's row until the commit. A commit whose answer is lost is looked up
- * before anything is answered, so a body that took effect never runs again.
+ * before anything is answered, for as long as it takes, so a body that took effect never runs again.
  */
 import * as PgClient from "@effect/sql-pg/PgClient"
 import type { LeaseRef } from "@headgate/core/Ids"
@@ -195,10 +195,22 @@ const make = Effect.gen(function*() {
         const failed = unavailable(operation)(failure)
         const end = atCommit
         if (end === undefined) return failed
-        return Effect.flatMap(isCommitted(), (isCommitted) => isCommitted ? Effect.succeed(end.value) : failed)
+        return Effect.flatMap(
+          untilTold(isCommitted()),
+          (isCommitted) => isCommitted ? Effect.succeed(end.value) : failed
+        )
       })
     })
   }
+})
+
+/** While the store is away nobody knows whether the body may run again. Waits in real time, and ends when interrupted. */
+const untilTold = <A>(look: Effect.Effect<A, StoreUnavailable>): Effect.Effect<A> =>
+  Effect.catch(look, () => Effect.andThen(pause, Effect.suspend(() => untilTold(look))))
+
+const pause = Effect.callback<void>((resume) => {
+  const timer = setTimeout(() => resume(Effect.void), 200)
+  return Effect.sync(() => clearTimeout(timer))
 })
 
 export const layer: Layer.Layer<Transactional, never, ControlSql | PgClient.PgClient> = Layer.effect(

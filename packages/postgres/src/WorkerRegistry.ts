@@ -13,7 +13,10 @@ export interface WorkerRegistry {
   /** Once, at its start: what was told to another under this id is forgotten. Answers the number to count commands from. */
   readonly enter: Effect.Effect<number, StoreUnavailable>
   /** Undefined when nothing was told yet. */
-  readonly seen: (running: number, standing: WorkerStanding) => Effect.Effect<WorkerOrders | undefined, StoreUnavailable>
+  readonly seen: (
+    running: number,
+    standing: WorkerStanding
+  ) => Effect.Effect<WorkerOrders | undefined, StoreUnavailable>
   readonly remove: Effect.Effect<void, StoreUnavailable>
 }
 

@@ -1,11 +1,13 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
-import type { StepWrite } from "@headgate/core/Checkpoint"
+import type { Checkpoint, StepWrite } from "@headgate/core/Checkpoint"
 import { Checkpoints } from "@headgate/core/Checkpoints"
 import type { LeaseRef } from "@headgate/core/Ids"
 import * as Outcome from "@headgate/core/Outcome"
+import * as CheckpointRows from "@headgate/postgres/CheckpointRows"
+import * as ControlSql from "@headgate/postgres/ControlSql"
 import { Time } from "@headgate/testkit"
-import { Effect } from "effect"
+import { Effect, Layer } from "effect"
 import * as Store from "./Store.ts"
 
 const write = (...batch: ReadonlyArray<StepWrite>) => Checkpoints.use((checkpoints) => checkpoints.write(batch))
@@ -32,6 +34,24 @@ const steps = Effect.fnUntraced(function*(id: string) {
   const sql = yield* PgClient.PgClient
   const rows = yield* sql<{ step: string }>`SELECT step FROM headgate.step WHERE job_id = ${id} ORDER BY position`
   return rows.map(({ step }) => step)
+})
+
+const withStatements = ControlSql.layer.pipe(Layer.provideMerge(Store.layer))
+
+layer(withStatements, { excludeTestServices: true })("A claim's checkpoint", (it) => {
+  it.effect("is read where the claim is known, or not at all", () =>
+    Effect.gen(function*() {
+      const lease = yield* Store.running({ id: "resumed" })
+      yield* write(boundary(lease, { record: done("a", 0) }))
+      const { statement } = yield* ControlSql.ControlSql
+      const read = CheckpointRows.reader(statement, "Test")
+      const stepsOf = (found: ReadonlyMap<string, Checkpoint>) =>
+        found.get(lease.jobId)?.records.map(({ step }) => step)
+      assert.deepStrictEqual(stepsOf(yield* read([lease.jobId], lease.leaseId)), ["a"])
+      assert.deepStrictEqual(stepsOf(yield* read([lease.jobId])), ["a"])
+      const elsewhere = yield* Effect.flip(read([lease.jobId], Store.leaseId()))
+      assert.strictEqual(elsewhere._tag, "StoreUnavailable")
+    }))
 })
 
 layer(Store.layer, { excludeTestServices: true })("Checkpoints.write", (it) => {

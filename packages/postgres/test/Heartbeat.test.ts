@@ -3,6 +3,7 @@ import { assert, layer } from "@effect/vitest"
 import { Control } from "@headgate/core/Control"
 import { Heartbeat as HeartbeatContract, type HeartbeatOptions, monotonicMs } from "@headgate/core/Heartbeat"
 import { Inspect } from "@headgate/core/Inspect"
+import { Leases as LeasesContract } from "@headgate/core/Leases"
 import * as Announcer from "@headgate/postgres/Announcer"
 import * as ControlSql from "@headgate/postgres/ControlSql"
 import * as Heartbeat from "@headgate/postgres/Heartbeat"
@@ -121,6 +122,22 @@ layer(Heartbeat.layer.pipe(Layer.provideMerge(Jobs.layer)), { excludeTestService
       assert.isAbove(yield* leftInStore("blocked"), leaseMs / 3)
       assert.deepStrictEqual(yield* swept, [])
       assert.strictEqual(yield* Queue.size(session.lost), 0)
+    }).pipe(Effect.scoped))
+
+  it.effect("a lease that was extended outlasts a loop that is blocked beyond its tolerance", () =>
+    Effect.gen(function*() {
+      const swept = yield* sweeper(35)
+      const { tracked } = yield* begin("extended", { maxBlockedMs: 0 })
+      const sentAt = monotonicMs()
+      yield* LeasesContract.use((leases) => leases.renew([Jobs.lease("extended")], 60 * leaseMs))
+      tracked.extended(sentAt, 60 * leaseMs)
+      tracked.extended(sentAt)
+      yield* spin(3 * leaseMs)
+      assert.isAtLeast(tracked.validUntil(), sentAt + 60 * leaseMs)
+      // Beats renew by one lease from now on, and leave what is longer.
+      yield* Effect.sleep(leaseMs)
+      assert.isAbove(yield* leftInStore("extended"), 50 * leaseMs)
+      assert.deepStrictEqual(yield* swept, [])
     }).pipe(Effect.scoped))
 
   it.effect("without tolerance for blocking, a blocked loop loses its lease when it runs out, and is told", () =>

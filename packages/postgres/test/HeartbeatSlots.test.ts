@@ -26,6 +26,18 @@ describe("HeartbeatSlots", () => {
     assert.deepStrictEqual(reader.held().map((held) => held.lease), [lease(1), longest])
   })
 
+  it("what the worker says of itself reaches the reader whole", () => {
+    const { slots } = make(1)
+    const read = () => Slots.readStanding(Slots.view(slots.memory))
+    assert.deepStrictEqual(read(), { appliedSeq: 0, isQuiet: false, isResigned: false, isDraining: false })
+    for (const flags of [[true, false, false], [false, true, false], [false, false, true]] as const) {
+      const [isQuiet, isResigned, isDraining] = flags
+      const standing = { appliedSeq: 2 ** 53 - 1, isQuiet, isResigned, isDraining }
+      Slots.writeStanding(slots, standing)
+      assert.deepStrictEqual(read(), standing)
+    }
+  })
+
   it("an accepted renewal is seen by the writer, and time is never taken away", () => {
     const { reader, writer } = make(1)
     const { generation, slot } = writer.take(lease(1))

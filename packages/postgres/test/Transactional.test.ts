@@ -239,6 +239,27 @@ layer(payments.pipe(Layer.provideMerge(Store.layerBehindNetwork)), { excludeTest
         assert.strictEqual(yield* paid("after"), 3)
       }))
 
+    it.effect("an outage right after the commit makes no difference: it is looked up when the store is back", () =>
+      Effect.gen(function*() {
+        const network = yield* Store.Network
+        const lease = yield* Store.running({ id: "outage" })
+        for (
+          const commit of [
+            Effect.asVoid(once(write(lease), pay("outage"))),
+            Effect.asVoid(complete(lease, pay("outage")))
+          ]
+        ) {
+          const { fired } = yield* network.dropOn({ sql: /^COMMIT/i, moment: "after" })
+          const running = yield* Effect.forkChild(commit)
+          yield* fired
+          yield* network.cut
+          yield* Effect.sleep("500 millis")
+          yield* network.heal
+          yield* Effect.timeout(Fiber.join(running), "5 seconds")
+        }
+        assert.strictEqual(yield* paid("outage"), 2)
+      }))
+
     it.effect("a commit that never arrived is a typed failure, and nothing of it is left", () =>
       Effect.gen(function*() {
         const network = yield* Store.Network

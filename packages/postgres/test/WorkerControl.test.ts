@@ -23,8 +23,14 @@ const tell = (command: WorkerCommand, actor?: string, worker = "w1") =>
 const start = (changes: Partial<HeartbeatOptions> = {}) =>
   Effect.gen(function*() {
     const session = yield* (yield* Heartbeat).start({ ...options, ...changes })
-    if (session.orders === undefined || session.stand === undefined) return yield* Effect.die("a store that cannot tell")
-    return { told: Effect.timeout(Queue.take(session.orders), "5 seconds"), orders: session.orders, stand: session.stand }
+    if (session.orders === undefined || session.stand === undefined) {
+      return yield* Effect.die("a store that cannot tell")
+    }
+    return {
+      told: Effect.timeout(Queue.take(session.orders), "5 seconds"),
+      orders: session.orders,
+      stand: session.stand
+    }
   })
 
 const listed = Effect.map(Inspect.use(({ workers }) => workers), (all) => all.find(({ id }) => id === "w1"))
@@ -38,7 +44,7 @@ layer(Store.layer, { excludeTestServices: true })("WorkerControl.tell", (it) => 
       const { orders, stand, told } = yield* start()
       yield* Effect.sleep(leaseMs / 2)
       const seq = yield* tell("quiet", "ada")
-      const heard = yield* Effect.timeout(told, leaseMs / 4 + 200)
+      const heard = yield* Effect.timeout(told, leaseMs / 2 + 300)
       assert.deepInclude(heard, { seq, command: "quiet", actor: "ada", isQuiet: true, end: undefined })
       assert.deepInclude((yield* listed)?.command, { seq, command: "quiet", actor: "ada", isApplied: false })
       assert.strictEqual((yield* listed)?.status, "working")

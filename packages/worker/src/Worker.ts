@@ -168,7 +168,16 @@ const start = Effect.fnUntraced(function*(
   })
   const gate = yield* Gate
   const admission = new Admission({ settings, queues, kinds, gate, inFlight, settler, dispatch, reporter, outage })
-  const drain = new Drain({ settings, context, admission, dispatch, inFlight, settler, stuck, begun: () => standing.changed() })
+  const drain = new Drain({
+    settings,
+    context,
+    admission,
+    dispatch,
+    inFlight,
+    settler,
+    stuck,
+    begun: () => standing.changed()
+  })
   const standing: Standing = new Standing({ admission, dispatch, drain, inFlight, session, reporter, launched })
   const isTaking = () => !standing.isQuiet && !drain.hasBegun
   const deathCalls = new DeathCalls({

@@ -20,7 +20,7 @@ export const steps = async (
     system: system.name,
     setting: setting.name,
     url: database.url,
-    role: { type: "flow", count: workflows, warmup: Math.max(setting.concurrency, workflows >> 2) },
+    role: { type: "flow", count: workflows, warmup: Math.max(setting.concurrency, workflows >> 1) },
     profile: profile === undefined ? undefined : `${profile}.cpuprofile`
   })
   children.push(child)

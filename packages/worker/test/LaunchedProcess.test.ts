@@ -14,11 +14,13 @@ const isListed = (id: string) =>
   Effect.map(Inspect.use(({ workers }) => workers), (all) => all.some((worker) => worker.id === id))
 
 /** A job that this process has started. */
-const started = Effect.fnUntraced(function*(process: Process, name: string, ms: number, does: "sleep" | "block" | "grow" = "sleep") {
-  const id = yield* Chore.enqueue({ name, does, ms })
-  yield* process.said(`start ${name}`)
-  return id
-})
+const started = Effect.fnUntraced(
+  function*(process: Process, name: string, ms: number, does: "sleep" | "block" | "grow" = "sleep") {
+    const id = yield* Chore.enqueue({ name, does, ms })
+    yield* process.said(`start ${name}`)
+    return id
+  }
+)
 
 /** Milliseconds until the process has ended with this exit code. */
 const endsWith = Effect.fnUntraced(function*(process: Process, code: number | NodeJS.Signals) {
@@ -60,6 +62,7 @@ layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("The en
       assert.isBelow(yield* endsWith(process, 0), 500 + 1500)
       assert.strictEqual(yield* Workers.stateOf(id), "available")
       assert.deepStrictEqual(yield* Workers.counters(id), { attempt: 0, crashAttempt: 0 })
+      yield* Workers.cancel(id)
     }))
 
   it.effect("told to be quiet while its event loop is blocked, it takes no more work once it is free", () =>
@@ -71,7 +74,8 @@ layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("The en
       const late = yield* Chore.enqueue({ name: "after", does: "sleep", ms: 1 })
       yield* process.said("told quiet")
       yield* Workers.settled(id, "completed")
-      yield* Workers.settled(late, "available")
+      assert.strictEqual(yield* Workers.stateOf(late), "available")
+      yield* Workers.cancel(late)
       assert.isFalse(process.lines.includes("start after"))
     }))
 
@@ -147,30 +151,35 @@ layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("The en
       }))
   }
 
-  it.effect.runIf(canUnshare)("as the first process of a container it drains on SIGTERM, and ends at once on a second", () =>
-    Effect.gen(function*() {
-      const asFirst = (node: ReadonlyArray<string>) => ["unshare", "--pid", "--fork", ...node]
-      const process = yield* run({ shutdownGrace: "20 seconds" }, { within: asFirst })
-      yield* process.said("ready")
-      const id = yield* started(process, "in a container", 2000)
-      const [inner] = childrenOf(process.child.pid!)
-      globalThis.process.kill(inner!, "SIGTERM")
-      yield* process.said("end in a container")
-      yield* endsWith(process, 0)
-      assert.strictEqual(yield* Workers.stateOf(id), "completed")
+  it.effect.runIf(canUnshare)(
+    "as the first process of a container it drains on SIGTERM, and ends at once on a second",
+    () =>
+      Effect.gen(function*() {
+        const asFirst = (node: ReadonlyArray<string>) => ["unshare", "--pid", "--fork", ...node]
+        const process = yield* run({ shutdownGrace: "20 seconds" }, { within: asFirst })
+        yield* process.said("ready")
+        const id = yield* started(process, "in a container", 2000)
+        const [inner] = childrenOf(process.child.pid!)
+        globalThis.process.kill(inner!, "SIGTERM")
+        yield* process.said("end in a container")
+        yield* endsWith(process, 0)
+        assert.strictEqual(yield* Workers.stateOf(id), "completed")
 
-      const second = yield* run({ shutdownGrace: "20 seconds" }, { within: asFirst })
-      yield* second.said("ready")
-      const cut = yield* started(second, "cut", 60_000)
-      const [pid] = childrenOf(second.child.pid!)
-      globalThis.process.kill(pid!, "SIGTERM")
-      yield* Effect.sleep(1000)
-      assert.isFalse(hasEnded(second))
-      globalThis.process.kill(pid!, "SIGTERM")
-      assert.isBelow(yield* endsWith(second, 143), 1000)
-      yield* Workers.cancel(cut)
-    }))
+        const second = yield* run({ shutdownGrace: "20 seconds" }, { within: asFirst })
+        yield* second.said("ready")
+        const cut = yield* started(second, "cut", 60_000)
+        const [pid] = childrenOf(second.child.pid!)
+        globalThis.process.kill(pid!, "SIGTERM")
+        yield* Effect.sleep(1000)
+        assert.isFalse(hasEnded(second))
+        globalThis.process.kill(pid!, "SIGTERM")
+        assert.isBelow(yield* endsWith(second, 143), 1000)
+        yield* Workers.cancel(cut)
+      })
+  )
 })
 
 const childrenOf = (pid: number): ReadonlyArray<number> =>
-  execFileSync("ps", ["-o", "pid=", "--ppid", String(pid)], { encoding: "utf8" }).split("\n").map(Number).filter(Boolean)
+  execFileSync("ps", ["-o", "pid=", "--ppid", String(pid)], { encoding: "utf8" }).split("\n").map(Number).filter(
+    Boolean
+  )
