@@ -99,7 +99,9 @@ const verdict = Effect.fnUntraced(function*(ids: ReadonlyArray<string>, processe
     WHERE (j.state, j.attempt, j.crash_attempt) IS DISTINCT FROM ('completed', 0, 0)`
   assert.deepStrictEqual(harmed, [])
 
-  const told = processes.flatMap(({ build, child }) => child.lines.map((line) => ({ ...line, build })))
+  const told = processes.flatMap(({ build, child }) =>
+    child.lines.map(({ heardAt, id, payload, step, task, what }) => ({ heardAt, id, payload, step, task, what, build }))
+  )
     .sort((a, b) => a.heardAt - b.heardAt)
   const ran = told.filter(({ what }) => what === "ran")
   // The old build knows neither the new versions nor the new name.
@@ -112,7 +114,7 @@ const verdict = Effect.fnUntraced(function*(ids: ReadonlyArray<string>, processe
 
   // Each import was fetched and stored once, by whichever build; what the new one has begun stays with it.
   const imports = ids.filter((id) => id.includes("import")).map((id) =>
-    told.filter((line) => line.what === "body" && line["id"] === id)
+    told.filter((line) => line.what === "body" && line.id === id)
   )
   for (const bodies of imports) {
     const steps = bodies.map(({ step }) => step === "download" ? "fetch" : step)

@@ -62,7 +62,15 @@ export const rows: ReadonlyArray<Row> = [
   row("W2 drain, 2 processes, to the best peer", "W2", "drain", headgate(wide, 2), "at least", 1.5, peers(2)),
   row("W2 drain, default concurrency, to raw", "W2", "drain", headgate(usual), "at least", 0.65, raw("update")),
   row("W2 drain, default concurrency, to the best peer", "W2", "drain", headgate(usual), "at least", 1.2, peers()),
-  row("W2 drain, finished jobs kept, to raw", "W2", "drain", headgate(`${wide}, kept`), "at least", 0.65, raw("update")),
+  row(
+    "W2 drain, finished jobs kept, to raw",
+    "W2",
+    "drain",
+    headgate(`${wide}, kept`),
+    "at least",
+    0.65,
+    raw("update")
+  ),
   row("W2 drain, 1 % traced, to off", "W2", "drain", headgate(`${wide}, 1 % traced`), "at least", 0.9, headgate(wide)),
   row("W1 one by one, to raw", "W1", single, headgate(wide), "at least", 1.5, raw("update")),
   row("W1 batches of 1,000, to raw", "W1", bulk, headgate(wide), "at least", 0.6, raw("update")),
@@ -88,7 +96,15 @@ export const rows: ReadonlyArray<Row> = [
   row("W5 1 at once, to raw", "W5", one, headgate("1 at once"), "at least", 0.7, raw("1 at once")),
   row("W5 1 at once, commits a step", "W5", costMetric(one, "commits"), headgate("1 at once"), "at most", 1.2),
   row("W5 32 at once, to DBOS", "W5", many, headgate("32 at once"), "at least", 25, { system: "dbos" }),
-  row("W5 32 at once, to raw, grouped", "W5", many, headgate("32 at once"), "at least", 0.5, raw("grouped, 32 at once")),
+  row(
+    "W5 32 at once, to raw, grouped",
+    "W5",
+    many,
+    headgate("32 at once"),
+    "at least",
+    0.5,
+    raw("grouped, 32 at once")
+  ),
   row("W5 32 at once, commits a step", "W5", costMetric(many, "commits"), headgate("32 at once"), "at most", 0.06),
   row(
     "W7 database CPU per job, 16 processes to 2",
@@ -100,11 +116,32 @@ export const rows: ReadonlyArray<Row> = [
     headgate(usual, 2)
   ),
   // Chance and the scheduler of the machine share the jobs out; a process that claims in vain has next to none.
-  row("W7 least busy of 16 processes, to an even share", "W7", "least busy process", headgate(usual, 16), "at least", 0.1),
-  ...["200,000 jobs", "200,000 idle polls"].map((phase) =>
-    row(`W8 heap growth over ${phase}, MB`, "W8", `heap growth over ${phase}`, headgate("polls when told"), "at most", 5)
+  row(
+    "W7 least busy of 16 processes, to an even share",
+    "W7",
+    "least busy process",
+    headgate(usual, 16),
+    "at least",
+    0.1
   ),
-  row(`W9 claim p95 under ${held}, to fresh`, "W9", `claim p95 under ${held}, to fresh`, headgate(usual), "at most", 10),
+  ...["200,000 jobs", "200,000 idle polls"].map((phase) =>
+    row(
+      `W8 heap growth over ${phase}, MB`,
+      "W8",
+      `heap growth over ${phase}`,
+      headgate("polls when told"),
+      "at most",
+      5
+    )
+  ),
+  row(
+    `W9 claim p95 under ${held}, to fresh`,
+    "W9",
+    `claim p95 under ${held}, to fresh`,
+    headgate(usual),
+    "at most",
+    10
+  ),
   row("W9 recovery, s", "W9", `recovery from ${held}`, headgate(usual), "at most", 60)
 ]
 
@@ -147,5 +184,8 @@ const find = (row: Row, figure: Figure, results: ReadonlyArray<Result>): Result 
     (figure.setting === undefined || setting === figure.setting)
   )
   const isBetter = (a: Result, b: Result) => a.unit.endsWith("/s") ? a.median > b.median : a.median < b.median
-  return fitting.reduce<Result | undefined>((best, one) => best !== undefined && isBetter(best, one) ? best : one, undefined)
+  return fitting.reduce<Result | undefined>(
+    (best, one) => best !== undefined && isBetter(best, one) ? best : one,
+    undefined
+  )
 }

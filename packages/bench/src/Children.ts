@@ -19,7 +19,12 @@ export interface Child {
 export const spawn = (assignment: Assignment): Child => {
   const script = new URL("./measured.ts", import.meta.url)
   const child = ChildProcess.fork(script, [JSON.stringify(assignment)], {
-    execArgv: ["--conditions=headgate-source", "--disable-warning=ExperimentalWarning", "--disable-warning=DeprecationWarning", "--expose-gc"]
+    execArgv: [
+      "--conditions=headgate-source",
+      "--disable-warning=ExperimentalWarning",
+      "--disable-warning=DeprecationWarning",
+      "--expose-gc"
+    ]
   })
   const ended = new Promise<number | null>((resolve) => child.once("exit", resolve))
   let handled = 0

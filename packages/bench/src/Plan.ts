@@ -103,7 +103,7 @@ const depths: Planner = (candidate) => {
   const { options: { isQuick, jobs }, setting, system } = candidate
   const warmup = jobs >> 1
   const beside = system.fillFinished === undefined ? [] : isQuick ? [1000, 100_000] : [1000, 100_000, 1_000_000]
-  const waitings = isQuick ? [200_000] : [200_000, 1_000_000]
+  const waitings = isQuick ? [100_000] : [200_000, 1_000_000]
   return [
     ...beside.map((finished) =>
       drainOf(candidate, 1, { metric: `drain beside ${shown(finished)} finished`, jobs, warmup, finished }, {

@@ -74,5 +74,7 @@ const deadline = (millis: number) => {
 
 const describe = (measurements: ReadonlyArray<Measurement>): string => {
   const [first] = measurements
-  return first === undefined ? "" : `${first.metric} ${Number(first.value.toPrecision(4)).toLocaleString("en")} ${first.unit}`
+  return first === undefined
+    ? ""
+    : `${first.metric} ${Number(first.value.toPrecision(4)).toLocaleString("en")} ${first.unit}`
 }

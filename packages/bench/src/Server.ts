@@ -59,12 +59,13 @@ export const connect = async (url: string): Promise<Server> => {
   const run = `bench_${process.pid}_${Date.now().toString(36)}`
   const templates = new Map<string, string>()
   let count = 0
+  let laid = 0
 
   const template = async (system: System, ground: Ground | undefined): Promise<string> => {
     const key = `${system.name} ${ground?.key ?? ""}`
     const known = templates.get(key)
     if (known !== undefined) return known
-    const name = `${run}_template_${templates.size}`
+    const name = `${run}_template_${++laid}`
     await copy(admin, name, ground === undefined ? "template0" : await template(system, undefined))
     templates.set(key, name)
     if (ground === undefined) await system.install(urlOf(url, name))
@@ -164,19 +165,32 @@ const postmasterPid = async (admin: Pg.Client): Promise<number | undefined> => {
 
 const ticksPerSecond = 100
 
-/** Of the server's main process, its children, and the children that ended. */
+/** Of the server's main process and its children, to the nanosecond, and of the children that ended, in ticks. */
 const serverCpuMicros = (postmaster: number | undefined): number | undefined => {
   if (postmaster === undefined || Os.platform() !== "linux") return undefined
-  let ticks = 0
+  let micros = 0
   for (const entry of Fs.readdirSync("/proc")) {
     if (!/^\d+$/.test(entry)) continue
     const fields = processFields(entry)
     if (fields === undefined) continue
     const isPostmaster = Number(entry) === postmaster
-    if (isPostmaster) ticks += Number(fields[13]) + Number(fields[14])
-    if (isPostmaster || Number(fields[1]) === postmaster) ticks += Number(fields[11]) + Number(fields[12])
+    if (isPostmaster) micros += ticks(fields, 13) + ticks(fields, 14)
+    if (isPostmaster || Number(fields[1]) === postmaster) {
+      micros += runMicros(entry) ?? ticks(fields, 11) + ticks(fields, 12)
+    }
   }
-  return ticks * (1_000_000 / ticksPerSecond)
+  return micros
+}
+
+const ticks = (fields: ReadonlyArray<string>, index: number): number =>
+  Number(fields[index]) * (1_000_000 / ticksPerSecond)
+
+const runMicros = (pid: string): number | undefined => {
+  try {
+    return Number(Fs.readFileSync(`/proc/${pid}/schedstat`, "utf8").split(" ")[0]) / 1000
+  } catch {
+    return undefined
+  }
 }
 
 /** The fields after the program's name, which may hold blanks: 1 is the parent, 11 to 14 user and system time. */

@@ -139,7 +139,8 @@ const isPassing = (error: SqlError.SqlError): boolean => {
   return !(typeof cause === "object" && cause !== null && "_tag" in cause && cause._tag === "PgTypesCodecError")
 }
 
-const describe = (error: SqlError.SqlError): string => {
+/** What the server or the network said. */
+export const describe = (error: SqlError.SqlError): string => {
   const cause: unknown = error.reason.cause
   return cause instanceof Error && cause.message !== "" ? cause.message : error.message
 }

@@ -6,6 +6,7 @@
  * Without LISTEN (settings `listen: false`, or a pooler in transaction mode) a subscription never emits.
  */
 import * as PgConnection from "@effect/sql-pg/PgConnection"
+import { StoreUnavailable } from "@headgate/core/Refusals"
 import { Wakeups } from "@headgate/core/Wakeups"
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
@@ -13,11 +14,11 @@ import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
 import * as Queue from "effect/Queue"
 import * as Scope from "effect/Scope"
-import { SqlError, UnknownError } from "effect/sql/SqlError"
+import { isSqlError, SqlError, UnknownError } from "effect/sql/SqlError"
 import * as Stream from "effect/Stream"
 import { channelOf } from "./Announcer.ts"
 import * as Bind from "./Bind.ts"
-import { ControlSql } from "./ControlSql.ts"
+import { ControlSql, describe } from "./ControlSql.ts"
 import { PostgresSettings } from "./Settings.ts"
 
 /** A probe every 4 s, answered within 3 s; a statement without an answer takes up to 5 s more to be given up. */
@@ -47,8 +48,8 @@ const make = Effect.gen(function*() {
   const channel = channelOf(schema)
   return Wakeups.of({
     // Wake-ups that were not taken yet are one wake-up.
-    subscribe: (queues) =>
-      Stream.callback((wakeups) => listenForEver(config, channel, queues, wakeups), {
+    subscribe: (queues, noteFault) =>
+      Stream.callback((wakeups) => listenForEver(config, channel, queues, wakeups, reportOf(noteFault)), {
         bufferSize: 1,
         strategy: "sliding"
       })
@@ -57,25 +58,47 @@ const make = Effect.gen(function*() {
 
 export const layer: Layer.Layer<Wakeups, never, ControlSql> = Layer.effect(Wakeups, make)
 
-/** One warning an outage; the pause grows while connecting fails, and starts anew once LISTEN was confirmed. */
+interface Report {
+  readonly lost: (cause: Cause.Cause<SqlError>) => Effect.Effect<void>
+  readonly back: Effect.Effect<void>
+}
+
+const reportOf = (noteFault: ((fault: StoreUnavailable | undefined) => void) | undefined): Report =>
+  noteFault === undefined
+    ? {
+      lost: (cause) => Effect.logWarning("The listener for new work lost its connection and will connect again", cause),
+      back: Effect.logInfo("Listening for new work again")
+    }
+    : {
+      lost: (cause) => Effect.sync(() => noteFault(faultOf(Cause.squash(cause)))),
+      back: Effect.sync(() => noteFault(undefined))
+    }
+
+const faultOf = (error: unknown): StoreUnavailable =>
+  new StoreUnavailable({
+    operation: "Wakeups",
+    message: isSqlError(error) ? describe(error) : String(error),
+    cause: error
+  })
+
+/** One report an outage; the pause grows while connecting fails, and starts anew once LISTEN was confirmed. */
 const listenForEver = Effect.fnUntraced(function*(
   config: PgConnection.Config,
   channel: string,
   queues: ReadonlyArray<string>,
-  wakeups: Queue.Enqueue<void, Cause.Done>
+  wakeups: Queue.Enqueue<void, Cause.Done>,
+  report: Report
 ) {
   let failures = 0
   const confirmed = Effect.suspend(() => {
     const isBack = failures > 0
     failures = 0
     Queue.offerUnsafe(wakeups, undefined)
-    return isBack ? Effect.logInfo("Listening for new work again") : Effect.void
+    return isBack ? report.back : Effect.void
   })
   while (true) {
     const exit = yield* Effect.exit(listenOnce(config, channel, queues, wakeups, confirmed))
-    if (failures === 0) {
-      yield* Effect.logWarning("The listener for new work lost its connection and will connect again", causeOf(exit))
-    }
+    if (failures === 0) yield* report.lost(causeOf(exit))
     const pause = Math.min(longestPauseMillis, firstPauseMillis * 2 ** Math.min(failures++, 10))
     yield* Effect.sleep(pause * (0.5 + Math.random() / 2))
   }

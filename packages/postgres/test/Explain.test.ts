@@ -36,7 +36,9 @@ const waiting = Effect.fnUntraced(function*(jobs: Waiting) {
   const keys = jobs.keys?.some((key) => key !== "") ? jobs.keys.join("\u001f") : ""
   const varies = keys !== "" || jobs.weights !== undefined
   const lane = sql`queue = ${jobs.queue} AND kind = ${kind} AND version = ${jobs.version ?? 1} AND suspect = ${suspect}
-    AND worker = ${jobs.worker ?? ""} AND is_partitioned = ${partition !== ""} AND varies = ${varies} AND classes = ${classes}::text[]
+    AND worker = ${jobs.worker ?? ""} AND is_partitioned = ${
+    partition !== ""
+  } AND varies = ${varies} AND classes = ${classes}::text[]
     AND limits = ${limits}::text[]`
   yield* sql`INSERT INTO headgate.lane (queue, kind, version, suspect, worker, falls_back, is_partitioned, varies, classes,
       limits) VALUES (${jobs.queue}, ${kind}, ${jobs.version ?? 1}, ${suspect}, ${jobs.worker ?? ""}, ${fallsBack},
@@ -557,7 +559,7 @@ layer(store, { excludeTestServices: true })("Explain", (it) => {
         yield* sql`SELECT * FROM headgate.explain('deep-099999')`
         yield* sql`SELECT * FROM headgate.held_now(100)`
         yield* sql`SELECT headgate.observe_holds(100)`
-        return [before, yield* reads]
+        return [before, yield* reads] as const
       }))
       assert.strictEqual(after.scans - before.scans, 0)
       assert.isBelow(after.rows - before.rows, 20_000)

@@ -153,6 +153,19 @@ layer(Heartbeat.layer.pipe(Layer.provideMerge(Jobs.layer)), { excludeTestService
       assert.deepStrictEqual(lost, { jobId: Jobs.jobId("unblocked"), fence, reason: "lease_lost" })
     }).pipe(Effect.scoped))
 
+  it.effect("a loop that is blocked beyond its tolerance loses its lease, and is told", () =>
+    Effect.gen(function*() {
+      const swept = yield* sweeper(45)
+      const { session, tracked } = yield* begin("wedged", { maxBlockedMs: leaseMs })
+      yield* spin(1.5 * leaseMs)
+      assert.isAbove(yield* leftInStore("wedged"), 0, "within its tolerance and what that leaves of the lease")
+      yield* spin(4 * leaseMs)
+      assert.isBelow(tracked.validUntil(), monotonicMs())
+      assert.deepStrictEqual(yield* swept, ["wedged"])
+      const lost = yield* Effect.timeout(Queue.take(session.lost), "2 seconds")
+      assert.deepStrictEqual(lost, { jobId: Jobs.jobId("wedged"), fence, reason: "lease_lost" })
+    }).pipe(Effect.scoped))
+
   it.effect("a job that an operator cancels is reported within one beat, once", () =>
     Effect.gen(function*() {
       const { session } = yield* begin("cancelled")

@@ -3,6 +3,8 @@
  * the end. SIGTERM and SIGINT drain and end with exit code 0; a second one ends the process at once. A layer that fails
  * ends it with 1, its cause logged.
  *
+ * A promise that a handler left behind and that is rejected is logged: it does not end the process, and the jobs beside it.
+ *
  * The shell of an npm script dies of a SIGTERM that npm passes on to it, and keeps it to itself: its end is a signal too.
  */
 import * as Cause from "effect/Cause"
@@ -32,10 +34,14 @@ export const launch = <A, E>(layer: Layer.Layer<A, E>): void => {
   const program = Layer.tapCause(layer, (cause) => isInterruption(cause) ? Effect.void : Effect.logError(cause))
   const fiber = Effect.runFork(Layer.launch(Layer.provide(program, launched)))
   for (const signal of ["SIGTERM", "SIGINT"] as const) process.on(signal, onSignal)
+  process.on("unhandledRejection", logRejection)
   if (process.env["npm_lifecycle_event"] !== undefined) whenOrphaned(begin)
   // Handlers that did not stop, and timers of the application's, must not keep the process.
   fiber.addObserver((exit) => exitWhenWritten(Exit.isSuccess(exit) || isInterruption(exit.cause) ? 0 : 1))
 }
+
+const logRejection = (reason: unknown): void =>
+  void Effect.runFork(Effect.logError("A promise that nobody waits for was rejected", Cause.die(reason)))
 
 const whenOrphaned = (then: () => void): void => {
   const { ppid } = process

@@ -193,14 +193,14 @@ const start = Effect.fnUntraced(function*(
   Effect.runForkWith(context)(admission.run, { uninterruptible: true })
   // Before the finalizer, so that both outlive the drain.
   yield* listen(session.lost, (lost) => dispatch.lose(lost))
-  if (session.beats !== undefined) yield* listen(session.beats, (fault) => noteBeat(outage, fault))
+  if (session.beats !== undefined) yield* listen(session.beats, (fault) => note(outage, "Heartbeat", fault))
   if (session.orders !== undefined) yield* listen(session.orders, (orders) => standing.obey(orders))
   yield* Effect.addFinalizer(() => drain.finish)
   if (deaths.length > 0) {
     yield* Effect.addFinalizer(() => deathCalls.finish)
     yield* Effect.forkScoped(deathCalls.run)
   }
-  const wakeups = (yield* Wakeups).subscribe(queues)
+  const wakeups = (yield* Wakeups).subscribe(queues, (fault) => note(outage, "Wakeups", fault))
   yield* Effect.forkScoped(Stream.runForEach(wakeups, () => Effect.sync(admission.wake)))
   if (settings.hasDuties) {
     const duties = yield* Duties
@@ -236,10 +236,9 @@ const listen = <A>(queue: Queue.Dequeue<A>, handle: (said: A) => void) => {
   )
 }
 
-const noteBeat = (outage: Outage, fault: StoreUnavailable | undefined): void =>
-  fault === undefined ? outage.succeeded(HEARTBEAT) : outage.failed(HEARTBEAT, Cause.fail(fault))
+const note = (outage: Outage, operation: string, fault: StoreUnavailable | undefined): void =>
+  fault === undefined ? outage.succeeded(operation) : outage.failed(operation, Cause.fail(fault))
 
-const HEARTBEAT = "Heartbeat"
 /** How much longer than the grace a drain may take. */
 const DRAIN_MS = 6000
 

@@ -195,9 +195,10 @@ layer(Workers.layer, { excludeTestServices: true })("Admission", (it) => {
     Effect.gen(function*() {
       const one = ConcurrencyLimit.make("a8-one", { scope: "queue", queue: "a8", max: 1 })
       const task = Task.make("freed", { payload: Schema.Boolean, steps: ["nap"], limits: [one], queue: "a8" })
-      const handler = task.toLayer((isSleepy) =>
-        isSleepy ? task.sleep("nap", "10 minutes") : task.completeWith(Effect.void)
-      )
+      const handler = task.toLayer(Effect.fn(function*(isSleepy) {
+        if (isSleepy) yield* task.sleep("nap", "10 minutes")
+        yield* task.completeWith(Effect.void)
+      }))
       yield* Workers.start(handler, { queues: ["a8"], pollInterval: "10 minutes" })
       const ids = yield* task.enqueueAll([false, true, false, true])
       for (const [n, id] of ids.entries()) yield* Workers.settled(id, n % 2 === 0 ? "completed" : "scheduled")

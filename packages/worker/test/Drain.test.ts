@@ -144,7 +144,8 @@ layer(Workers.layer, { excludeTestServices: true })("Drain", (it) => {
       const task = Task.make("deploys", {
         payload,
         error: Schema.String,
-        retry: Retry.fixed("10 millis"),
+        // After the third one the job would wait for an hour, if it were a failure.
+        retry: Retry.custom((failures) => failures < 3 ? "10 millis" : "1 hour"),
         maxAttempts: 3
       })
       let tries = 0

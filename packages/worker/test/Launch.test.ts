@@ -1,4 +1,5 @@
 import { assert, layer } from "@effect/vitest"
+import { Policies } from "@headgate/core"
 import { monotonicMs } from "@headgate/core/Heartbeat"
 import { Effect } from "effect"
 import { Chore } from "./fixtures/chore.ts"
@@ -28,7 +29,12 @@ layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("launch
       assert.isBelow(monotonicMs() - signalledAt, 3000)
       const states = yield* Effect.forEach([short!, long!, deaf!, late], Workers.stateOf)
       assert.deepStrictEqual(states, ["completed", "available", "running", "available"])
-      assert.deepStrictEqual(yield* Workers.counters(long!), { attempt: 0, crashAttempt: 0 })
+      for (const id of [long!, ...waiting]) {
+        assert.deepStrictEqual(yield* Workers.counters(id), { attempt: 0, crashAttempt: 0 })
+      }
+      // Nothing was claimed after the signal: neither what came late nor what was handed back.
+      const fences = yield* Effect.forEach([late, ...waiting, long!], (id) => Workers.job(id))
+      assert.deepStrictEqual(fences.map(({ fence }) => Number(fence)), [0, 1, 1, 1])
     }))
 
   it.effect("SIGINT drains as well, and a second signal ends the process at once", () =>
@@ -66,6 +72,9 @@ layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("launch
     () =>
       Effect.gen(function*() {
         const options = { queues: ["pills"], concurrency: 4, lease: "1 second", pollInterval: "100 millis" } as const
+        yield* Policies.use((policies) =>
+          policies.setLimit({ name: "one-a-partition", scope: "partition", subject: "pills", max: 1 })
+        )
         let deaths = 0
         const supervise = Effect.forever(Effect.scoped(Effect.gen(function*() {
           const process = yield* run(options)
@@ -76,16 +85,28 @@ layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("launch
           Array.from({ length: 20 }, (_, n) => ({ name: `normal ${n}`, does: "sleep", ms: 50 } as const)),
           { queue: "pills" }
         )
-        const poison = yield* Chore.enqueue({ name: "poison", does: "abort", ms: 0 }, { queue: "pills" })
+        const poison = yield* Chore.enqueue({ name: "poison", does: "abort", ms: 0 }, {
+          queue: "pills",
+          maxAttempts: 1,
+          uniqueKey: "pill"
+        })
         const beside = yield* Chore.enqueueAll(
           [1, 2].map((n) => ({ name: `beside ${n}`, does: "sleep", ms: 50 } as const)),
           { queue: "pills", partitionKey: "abort" }
         )
-        for (let n = 0; n < 2; n++) yield* Effect.forkScoped(supervise)
+        for (let n = 0; n < 4; n++) yield* Effect.forkScoped(supervise)
         yield* Workers.eventually(Workers.stateOf(poison), (state) => state === "quarantined", 50_000)
         for (const id of [...normal, ...beside]) yield* Workers.settled(id, "completed")
-        const { attempt, crashAttempt, fence } = yield* Workers.job(poison)
+        const { attempt, crashAttempt, fence, leaseExpiresAtMs, worker } = yield* Workers.job(poison)
         assert.deepStrictEqual([attempt, crashAttempt, fence, deaths], [0, 3, 3, 3])
+        assert.deepStrictEqual([leaseExpiresAtMs, worker], [undefined, undefined])
+        // Its key and its partition's one slot are free.
+        const heir = yield* Chore.enqueue({ name: "heir", does: "sleep", ms: 1 }, {
+          queue: "pills",
+          uniqueKey: "pill",
+          partitionKey: "abort"
+        })
+        yield* Workers.settled(heir, "completed")
       }),
     60_000
   )

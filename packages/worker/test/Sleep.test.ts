@@ -1,3 +1,4 @@
+import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
 import { Control, Inspect, Invalid, MAX_DURATION_MS, Step, Task } from "@headgate/core"
 import { Time } from "@headgate/testkit"
@@ -136,17 +137,24 @@ layer(Attempts.layer, { excludeTestServices: true })("Sleep", (it) => {
 })
 
 layer(Workers.layer, { excludeTestServices: true })("Sleep in a real worker", (it) => {
-  it.effect("300 jobs that wake the moment they are put down all go on: no wake-up is lost", () =>
+  it.effect("300 jobs that wake the moment they are put down all go on at once: no wake-up is lost", () =>
     Effect.gen(function*() {
       const task = Task.make("blink", { payload, queue: "blink", steps: ["nap"] })
       const handler = task.toLayer(() => task.sleep("nap", "1 millis"))
       yield* task.enqueueAll(Array.from({ length: 300 }, () => undefined))
-      yield* Workers.start(handler, { concurrency: 20 })
+      // A job whose wake-up was lost would wait longer than the test does.
+      yield* Workers.start(handler, { concurrency: 20, pollInterval: "10 minutes" })
       const isDone = Effect.map(
         Workers.counts("blink"),
         (counts) => counts["completed"] === 300 ? Option.some(true) : Option.none()
       )
       yield* Workers.until(isDone, "300 jobs to complete", 15_000)
+      const sql = yield* PgClient.PgClient
+      const [row] = yield* sql<{ naps: number; latest: bigint }>`SELECT count(*)::int AS naps,
+        max(j.finished_at_ms - s.wake_at_ms) AS latest
+        FROM headgate.job j JOIN headgate.step s ON s.job_id = j.id WHERE j.queue = 'blink' AND s.step = 'nap'`
+      assert.strictEqual(row?.naps, 300)
+      assert.isBelow(Number(row?.latest), 5000, "from a wake time to the job's end")
     }))
 
   it.effect("a sleeping job holds no slot: the one slot of a worker is free for others", () =>

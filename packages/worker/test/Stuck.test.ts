@@ -1,8 +1,8 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
-import { Progress, Step, type StuckEvidence, Task } from "@headgate/core"
+import { ConcurrencyLimit, Job, Once, Output, Progress, Retry, Step, type StuckEvidence, Task } from "@headgate/core"
 import { monotonicMs } from "@headgate/core/Heartbeat"
-import { Deferred, Effect, Logger, Schema } from "effect"
+import { Deferred, Effect, Exit, Logger, Schema } from "effect"
 import * as Workers from "./Workers.ts"
 
 const payload = Schema.Void
@@ -101,6 +101,88 @@ layer(Workers.layer, { excludeTestServices: true })("Stuck", (it) => {
       assert.deepStrictEqual([deaf.fibers[0]?.isInterruptible, deaf.zombies], [false, 1])
       assert.strictEqual(worker.told("JobStuck", id).length, 2)
       yield* Deferred.succeed(gate, undefined)
+    }))
+
+  it.effect("of a handler deaf to its timeout no write is stored once its retry may start, which has the only slot to itself", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      yield* sql`CREATE TABLE tick (fence int NOT NULL)`
+      const task = Task.make("deaf-writer", {
+        payload,
+        success: Schema.String,
+        timeout: "500 millis",
+        retry: Retry.fixed("100 millis"),
+        maxAttempts: 2,
+        limits: [ConcurrencyLimit.make("s7", { scope: "kind", kind: "deaf-writer", max: 1 })]
+      })
+      const answers: Record<string, Array<string>> = { early: [], late: [] }
+      const isOver = yield* Deferred.make<void>()
+      const isDone = yield* Deferred.make<void>()
+      let phase = "early"
+      const tried = <E, R>(what: string, effect: Effect.Effect<unknown, E, R>) =>
+        Effect.map(
+          Effect.exit(effect),
+          (exit) => void answers[phase]?.push(`${what} ${Exit.isSuccess(exit) ? "stored" : "refused"}`)
+        )
+      const tick = (fence: number) => Effect.asVoid(sql`INSERT INTO tick VALUES (${fence})`)
+      /** By every door, once. */
+      const write = (key: string, fence: number) =>
+        Effect.all([
+          tried("progress", Progress.report({ current: fence, total: 2 })),
+          tried("output", Output.put(Schema.Int, fence)),
+          tried("step", Step.run("step", Effect.void, { key })),
+          tried("once", Once.run("once", tick(fence), { key })),
+          tried("completion", key === "late" ? task.completeWith(Effect.as(tick(fence), "first")) : Effect.void)
+        ])
+      let zombies: Effect.Effect<number> = Effect.succeed(-1)
+      const zombiesAtRetry: Array<number> = []
+      const handler = task.toLayer(Effect.fn(function*() {
+        const { fence } = yield* Job.facts
+        if (fence > 1) {
+          zombiesAtRetry.push(yield* zombies)
+          phase = "late"
+          yield* Deferred.succeed(isOver, undefined)
+          yield* Deferred.await(isDone)
+          yield* Progress.report({ current: 2, total: 2 })
+          yield* Output.put(Schema.Int, 2)
+          yield* Once.run("once", tick(2), { key: "second" })
+          return "second"
+        }
+        yield* write("early", fence)
+        yield* Effect.uninterruptible(Effect.gen(function*() {
+          yield* Deferred.await(isOver)
+          yield* write("late", fence)
+          yield* Deferred.succeed(isDone, undefined)
+        }))
+        return "first"
+      }))
+      const worker = yield* Workers.start(handler, { queues: ["s7"], concurrency: 2, handlerGrace: "300 millis" })
+      zombies = Effect.map(worker.health, (health) => health.zombies)
+      const id = yield* task.enqueue(undefined, { queue: "s7" })
+      yield* Workers.settled(id, "completed")
+      const doors = ["progress", "output", "step", "once", "completion"]
+      assert.deepStrictEqual(answers, {
+        early: doors.map((door) => `${door} stored`),
+        late: doors.map((door) => `${door} refused`)
+      })
+      assert.deepStrictEqual(zombiesAtRetry, [1], "its handler was given up before the retry started")
+      assert.deepStrictEqual((yield* Workers.attempts(id)).map(({ outcome }) => outcome), ["timed_out", "success"])
+      assert.deepStrictEqual(yield* Workers.counters(id), { attempt: 1, crashAttempt: 0 })
+      const [row] = yield* sql<{ current: number; fence: bigint; output: string; result: string }>`SELECT p.current,
+        p.fence, convert_from(o.bytes, 'UTF8') AS output, convert_from(j.result, 'UTF8') AS result
+        FROM headgate.job j JOIN headgate.progress p ON p.job_id = j.id JOIN headgate.output o ON o.job_id = j.id
+        WHERE j.id = ${id}`
+      assert.deepStrictEqual({ ...row, current: Number(row?.current) }, {
+        current: 2,
+        fence: 2n,
+        output: "2",
+        result: "\"second\""
+      })
+      const steps = yield* sql<
+        { step: string }
+      >`SELECT step FROM headgate.step WHERE job_id = ${id} AND step LIKE '%late%'`
+      const ticks = yield* sql<{ fence: number }>`SELECT fence FROM tick ORDER BY fence`
+      assert.deepStrictEqual([steps, ticks.map(({ fence }) => fence)], [[], [1, 2]])
     }))
 
   it.effect("finalizers that hang, and children, are seen too", () =>

@@ -1,5 +1,6 @@
 import { assert, layer } from "@effect/vitest"
 import {
+  ConcurrencyLimit,
   type Handler,
   Invalid,
   Job,
@@ -14,9 +15,10 @@ import {
   TaskGroup
 } from "@headgate/core"
 import { monotonicMs } from "@headgate/core/Heartbeat"
-import { Context, Deferred, Effect, Layer, Option, Schema } from "effect"
+import { Context, Deferred, Effect, Layer, Option, Result, Schema } from "effect"
 import { TestClock } from "effect/testing"
 import { NoHandlers, Worker } from "../src/Worker.ts"
+import { settingsOf } from "../src/WorkerOptions.ts"
 import * as Workers from "./Workers.ts"
 
 const payload = Schema.Void
@@ -68,6 +70,19 @@ layer(Workers.layer, { excludeTestServices: true })("Worker", (it) => {
       const lease = yield* startFailure(Worker.layer({ lease: "499 millis" }).pipe(Layer.provide(handler)))
       assert.deepInclude(lease, { limit: 500, actual: 499 })
     }))
+
+  it("the defaults are the documented ones: a lease of 30 s, ten of them blocked, a drain of 25 s", () => {
+    assert.deepInclude(Result.getOrThrow(settingsOf({})), {
+      concurrency: 100,
+      leaseMs: 30_000,
+      maxBlockedMs: 300_000,
+      pollMs: 1000,
+      shutdownGraceMs: 25_000,
+      handlerGraceMs: 10_000,
+      hasDuties: true
+    })
+    assert.strictEqual(Result.getOrThrow(settingsOf({ lease: "2 seconds" })).maxBlockedMs, 20_000)
+  })
 
   it.effect("a worker that cannot reach the store at its start fails with that", () =>
     Effect.gen(function*() {
@@ -148,37 +163,48 @@ layer(Workers.layer, { excludeTestServices: true })("Worker", (it) => {
   it.effect("in an outage longer than the lease a handler stops no later than its lease, and the worker claims again", () =>
     Effect.gen(function*() {
       const task = Task.make("long", { payload })
-      const abortedAt = yield* Deferred.make<number>()
-      const reason = yield* Deferred.make<string | undefined>()
-      let starts = 0
-      const handler = task.toLayer(() =>
-        ++starts > 1 ? Effect.void : Effect.onInterrupt(Effect.never, () =>
-          Effect.gen(function*() {
-            yield* Deferred.succeed(reason, Option.getOrUndefined(yield* Job.interruption))
-            yield* Deferred.succeed(abortedAt, monotonicMs())
+      const aborts = new Map<string, { readonly at: number; readonly reason: string | undefined }>()
+      const overtaken: Array<string> = []
+      const handler = task.toLayer(Effect.fn(function*() {
+        const { fence, id } = yield* Job.facts
+        if (fence > 1) return aborts.has(id) ? undefined : void overtaken.push(id)
+        yield* Effect.onInterrupt(Effect.never, () =>
+          Effect.map(Job.interruption, (reason) => {
+            aborts.set(id, { at: monotonicMs(), reason: Option.getOrUndefined(reason) })
           }))
-      )
+      }))
       const { proxy, use } = yield* Workers.throughProxy()
-      const worker = yield* use(Workers.start(handler, { queues: ["w5"], lease: "2 seconds" }))
-      const id = yield* task.enqueue(undefined, { queue: "w5" })
-      yield* Workers.settled(id, "running")
+      const options = { queues: ["w5"], lease: "2 seconds" } as const
+      const worker = yield* use(Workers.start(handler, options))
+      const ids = yield* task.enqueueAll(Array.from({ length: 5 }), { queue: "w5" })
+      yield* Workers.untilTrue(() => worker.told("JobStarted").length === 5, "all to run")
+      const other = yield* Workers.start(handler, options)
       yield* Effect.sleep(600)
       yield* proxy.cut
       const cutAt = monotonicMs()
-      assert.isAtMost((yield* Deferred.await(abortedAt)) - cutAt, 2050)
-      assert.strictEqual(yield* Deferred.await(reason), "lease_lost")
+      for (const id of ids) yield* Workers.settled(id, "completed")
+      assert.deepStrictEqual(overtaken, [], "jobs that another worker had before their handler here was stopped")
+      for (const id of ids) {
+        assert.isAtMost((aborts.get(id)?.at ?? Infinity) - cutAt, 2050)
+        assert.strictEqual(aborts.get(id)?.reason, "lease_lost")
+        assert.deepStrictEqual(yield* Workers.counters(id), { attempt: 0, crashAttempt: 1 })
+        assert.strictEqual(worker.told("LeaseLost", id).length, 1)
+        assert.strictEqual(other.told("JobStarted", id).length, 1)
+      }
       assert.include((yield* worker.health).failing, "Heartbeat")
+      yield* other.stop
       yield* proxy.heal
-      yield* Workers.settled(id, "completed")
+      const late = yield* task.enqueue(undefined, { queue: "w5" })
+      yield* Workers.untilTrue(() => worker.told("JobStarted", late).length === 1, "the worker to claim again")
       yield* Workers.eventually(worker.health, ({ failing }) => failing.length === 0)
-      assert.deepStrictEqual(yield* Workers.counters(id), { attempt: 0, crashAttempt: 1 })
-      assert.strictEqual(worker.told("LeaseLost", id).length, 1)
+      yield* Workers.cancel(late)
     }))
 
   it.effect("handlers deaf to their timeout are settled without them; others run elsewhere, and the worker says it is stuck", () =>
     Effect.gen(function*() {
-      const deaf = Task.make("deaf", { payload, timeout: "200 millis", maxAttempts: 1 })
-      const normal = Task.make("normal", { payload })
+      const limits = [ConcurrencyLimit.make("w6", { scope: "key", max: 2 })]
+      const deaf = Task.make("deaf", { payload, timeout: "200 millis", maxAttempts: 1, limits })
+      const normal = Task.make("normal", { payload, limits })
       const release = yield* Deferred.make<void>()
       const late = yield* Deferred.make<boolean>()
       const handlers = Layer.merge(
@@ -191,15 +217,24 @@ layer(Workers.layer, { excludeTestServices: true })("Worker", (it) => {
         ),
         normal.toLayer(() => Effect.void)
       )
-      const worker = yield* Workers.start(handlers, { queues: ["w6"], concurrency: 2, handlerGrace: "300 millis" })
+      const options = { queues: ["w6"], concurrency: 2, lease: "2 seconds" } as const
+      const worker = yield* Workers.start(handlers, { ...options, handlerGrace: "300 millis" })
       const ids = yield* deaf.enqueueAll([undefined, undefined], { queue: "w6" })
-      for (const id of ids) yield* Workers.settled(id, "archived")
+      yield* Workers.untilTrue(() => worker.told("JobStarted").length === 2, "both to run")
+      const startedAt = monotonicMs()
+      // The two hold all there is of the limit, for as long as the store takes them for running.
+      const others = yield* normal.enqueueAll(Array.from({ length: 5 }), { queue: "w6" })
+      yield* Workers.start(handlers, options)
+      for (const id of ids) {
+        yield* Workers.settled(id, "archived")
+        assert.deepStrictEqual((yield* Workers.attempts(id)).map(({ outcome }) => outcome), ["timed_out"])
+      }
+      assert.isBelow(monotonicMs() - startedAt, 200 + 300 + 1500)
+      for (const id of others) yield* Workers.settled(id, "completed")
+      assert.isBelow(monotonicMs() - startedAt, 5000)
       assert.deepInclude(yield* worker.health, { status: "stuck", zombies: 2, running: 0 })
       assert.strictEqual(worker.told("JobStuck").length, 2)
-      yield* Workers.start(handlers, { queues: ["w6"], concurrency: 2 })
-      for (const id of yield* normal.enqueueAll(Array.from({ length: 5 }), { queue: "w6" })) {
-        yield* Workers.settled(id, "completed")
-      }
+      assert.strictEqual(worker.told("JobStarted").length, 2, "the others ran elsewhere")
       yield* Deferred.succeed(release, undefined)
       yield* Workers.eventually(worker.health, ({ zombies }) => zombies === 0)
       assert.isFalse(yield* Deferred.isDone(late))

@@ -26,7 +26,12 @@ const flowing = (concurrency: number): Setting => ({
   most: concurrency === 1 ? 60 : 5 * concurrency
 })
 
-const silent = { info: () => {}, debug: () => {}, warn: () => {}, error: (entry: unknown) => console.error("dbos:", entry) }
+const silent = {
+  info: () => {},
+  debug: () => {},
+  warn: () => {},
+  error: (entry: unknown) => console.error("dbos:", entry)
+}
 
 let told: Tally = { handled: () => {}, claimed: () => {} }
 

@@ -12,12 +12,12 @@ import * as Queue from "effect/Queue"
 import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
+import { sleep } from "../Process.ts"
 import type { Setting, System, Tally, Worker, Workflows } from "../System.ts"
 
 const callers = 16
 const defaultConcurrency = 100
-const unfinished =
-  "headgate.job where state in ('pending', 'scheduled', 'available', 'running', 'retryable')"
+const unfinished = "headgate.job where state in ('pending', 'scheduled', 'available', 'running', 'retryable')"
 
 const payload = Schema.Struct({ n: Schema.Int })
 
@@ -119,6 +119,7 @@ class Doorkeeper {
   readonly door = Latch.makeUnsafe(false)
   readonly wakeups = Effect.runSync(Queue.sliding<void>(1))
   private readonly tally: Tally
+  private calls = 0
   private pollsLeft = 0
   private polled: () => void = () => {}
 
@@ -131,14 +132,7 @@ class Doorkeeper {
     Gate.use((gate) =>
       Effect.succeed(Gate.of({
         ...gate,
-        admit: (request) =>
-          Effect.suspend(() => {
-            const askedAt = performance.now()
-            return Effect.map(gate.admit(request), (answer) => {
-              this.answered(answer.claims.length, performance.now() - askedAt)
-              return answer
-            })
-          }).pipe((admit) => Effect.andThen(this.door.await, admit))
+        admit: (request) => Effect.andThen(this.door.await, this.watch(gate.admit(request)))
       }))
     )
   )
@@ -152,11 +146,31 @@ class Doorkeeper {
     )
   )
 
+  /** Answers when no call is on its way any more. */
+  async shut(): Promise<void> {
+    this.door.closeUnsafe()
+    while (this.calls > 0) await sleep(1)
+  }
+
   poll(times: number): Promise<void> {
     return new Promise((resolve) => {
       this.pollsLeft = times
       this.polled = resolve
       Queue.offerUnsafe(this.wakeups, undefined)
+    })
+  }
+
+  private watch<A extends { readonly claims: ReadonlyArray<unknown> }, E>(
+    admit: Effect.Effect<A, E>
+  ): Effect.Effect<A, E> {
+    return Effect.suspend(() => {
+      const askedAt = performance.now()
+      this.calls++
+      const watched = Effect.tap(
+        admit,
+        ({ claims }) => Effect.sync(() => this.answered(claims.length, performance.now() - askedAt))
+      )
+      return Effect.ensuring(watched, Effect.sync(() => this.calls--))
     })
   }
 
@@ -181,8 +195,8 @@ const connectWorker: System["connectWorker"] = async (url, setting, tally): Prom
   const runtime = ManagedRuntime.make(worker)
   await runtime.context()
   return {
-    start: () => Effect.runPromise(Effect.asVoid(doorkeeper.door.open)),
-    pause: () => Effect.runPromise(Effect.asVoid(doorkeeper.door.close)),
+    start: async () => void doorkeeper.door.openUnsafe(),
+    pause: () => doorkeeper.shut(),
     // What waits at the door is let in, so that the drain need not wait for it.
     close: async () => {
       doorkeeper.door.openUnsafe()

@@ -148,7 +148,8 @@ const connectProducer: System["connectProducer"] = async (url, setting) => {
   const one = setting.options["listens"] === true
     ? {
       name: "enqueue",
-      text: "with stored as (insert into job (payload) values ($1) returning id) select pg_notify('job', '') from stored"
+      text:
+        "with stored as (insert into job (payload) values ($1) returning id) select pg_notify('job', '') from stored"
     }
     : { name: "enqueue", text: "insert into job (payload) values ($1) returning id" }
   const many = {
