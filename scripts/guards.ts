@@ -3,35 +3,12 @@
  * closing line of the test commands, where a guard whose test stays green is a failure. `--only WORD` narrows the list.
  */
 import { spawnSync } from "node:child_process"
-import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs"
-import { tmpdir } from "node:os"
+import { readFileSync, rmSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { type Guard, guards } from "../test/guards.ts"
+import { copyTree } from "./tree-copy.ts"
 
-const root = join(import.meta.dirname, "..")
 const only = process.argv.includes("--only") ? process.argv[process.argv.indexOf("--only") + 1] : undefined
-
-/** A copy that resolves the project's own packages to itself and everything else to the installed modules. */
-const copyTree = (): string => {
-  const copy = mkdtempSync(join(tmpdir(), "headgate-guards-"))
-  for (const name of readdirSync(root)) {
-    if (name === "node_modules" || name.startsWith(".git")) continue
-    cpSync(join(root, name), join(copy, name), {
-      recursive: true,
-      filter: (path) => !/[/\\](node_modules|dist)$/.test(path)
-    })
-  }
-  const modules = join(copy, "node_modules")
-  mkdirSync(join(modules, "@headgate"), { recursive: true })
-  for (const name of readdirSync(join(root, "node_modules"))) {
-    if (name !== "@headgate" && name !== "headgate") symlinkSync(join(root, "node_modules", name), join(modules, name))
-  }
-  for (const name of readdirSync(join(copy, "packages"))) {
-    const link = name === "headgate" ? join(modules, name) : join(modules, "@headgate", name)
-    symlinkSync(join(copy, "packages", name), link)
-  }
-  return copy
-}
 
 /** Whether the guard's test passes in `copy` as it stands. */
 const passes = (copy: string, { test, title }: Guard): boolean => {
@@ -54,7 +31,7 @@ const proves = (copy: string, guard: Guard): boolean => {
   return isRed
 }
 
-const copy = copyTree()
+const copy = copyTree("guards")
 try {
   const chosen = guards.filter(({ promise }) => only === undefined || promise.includes(only))
   let failed = 0

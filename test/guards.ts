@@ -263,10 +263,28 @@ export const guards: ReadonlyArray<Guard> = [
     title: "does what a model of it allows, in each of 1,000 random sequences of work, policy changes and crashes"
   },
   {
+    promise: "Buckets are locked in one order",
+    file: "packages/postgres/migrations/0003_gate.sql",
+    guarded: "    order by r.name, s.key collate \"C\"\n",
+    without: "",
+    test: "packages/postgres/test/Charges.test.ts",
+    title:
+      "the gate and a change of the rate lock buckets as settlements do: while one waits for a key it holds none behind"
+  },
+  {
+    promise: "A bucket is kept while it is not full",
+    file: "packages/postgres/migrations/0006_duties.sql",
+    guarded:
+      "      and headgate.refilled(o.units, o.at_ms, p_now, r.rate_limit, r.window_ms, r.burst) >= r.burst * r.window_ms\n",
+    without: "",
+    test: "packages/postgres/test/Duties.test.ts",
+    title: "the bucket of a key goes when it is full again; one in use, pushed back or of no key stays"
+  },
+  {
     promise: "What is admitted is charged",
     file: "packages/postgres/migrations/0003_gate.sql",
-    guarded: "perform headgate.charge(v_rule.policy, v_slot_keys[place], v_full[place] - v_rooms[place], p_now);",
-    without: "null;",
+    guarded: "    perform headgate.charge(v_slot_rules, v_slot_keys, v_full, v_rooms, p_now);\n",
+    without: "",
     ...scenario(
       "rate_is_fleet_wide",
       "A rate counts for the whole fleet, whichever workers ask"
@@ -428,7 +446,7 @@ export const guards: ReadonlyArray<Guard> = [
   },
   {
     promise: "An attempt is not settled before the work it tracks has ended",
-    file: "packages/worker/src/Dispatch.ts",
+    file: "packages/worker/src/Runner.ts",
     guarded: "attempt.work.join(exit, () => this.closeScope(attempt, exit, scope))",
     without: "this.closeScope(attempt, exit, scope)",
     test: "packages/worker/test/Tracked.test.ts",
@@ -759,7 +777,7 @@ export const guards: ReadonlyArray<Guard> = [
   {
     promise: "A drain waits for the calls under way",
     file: "packages/worker/src/DeathCallbacks.ts",
-    guarded: "return Effect.andThen(until(isDone, graceEnd), rest)",
+    guarded: "return Effect.andThen(until(isDone, () => graceEnd), rest)",
     without: "return rest",
     test: "packages/worker/test/DeathCallbacks.test.ts",
     title: "a drain waits for a call, and hands back uncounted what does not end within the grace"
@@ -839,7 +857,7 @@ export const guards: ReadonlyArray<Guard> = [
   },
   {
     promise: "What a completion or a sleep frees under a ceiling is asked for at once",
-    file: "packages/worker/src/Dispatch.ts",
+    file: "packages/worker/src/Runner.ts",
     guarded: "      this.parts.settledItself()\n",
     without: "",
     test: "packages/worker/test/Admission.test.ts",
@@ -912,7 +930,7 @@ export const guards: ReadonlyArray<Guard> = [
   },
   {
     promise: "A worker that takes no work is none to who asks why a job waits",
-    file: "packages/postgres/migrations/0015_worker_commands.sql",
+    file: "packages/postgres/migrations/0009_explain.sql",
     guarded: " and not p_worker.is_quiet and not p_worker.is_draining",
     without: "",
     test: "packages/postgres/test/Explain.test.ts",
@@ -941,5 +959,46 @@ export const guards: ReadonlyArray<Guard> = [
     without: "isCommitted()",
     test: "packages/postgres/test/Transactional.test.ts",
     title: "an outage right after the commit makes no difference: it is looked up when the store is back"
+  },
+  {
+    promise: "A promise that a handler left behind does not end the process",
+    file: "packages/worker/src/Launch.ts",
+    guarded: "  process.on(\"unhandledRejection\", logRejection)\n",
+    without: "",
+    test: "test/faults/UnhandledRejection.test.ts",
+    title: "a rejection that a handler left unhandled is told, and ends neither its process nor the jobs beside it"
+  },
+  {
+    promise: "A worker that cannot hear of new work says so",
+    file: "packages/worker/src/Loops.ts",
+    guarded: "(fault) => note(outage, \"Wakeups\", fault)",
+    without: "() => {}",
+    test: "test/faults/Notifications.test.ts",
+    title: "that cannot come shows in the worker's health until it can, and jobs start by polling meanwhile"
+  },
+  {
+    promise: "No timer is longer than the runtime's longest",
+    file: "packages/worker/src/Watchdog.ts",
+    guarded: "Math.min(Math.max(at - now, 1), MAX_PAUSE_MS)",
+    without: "Math.max(at - now, 1)",
+    test: "test/faults/LongTimes.test.ts",
+    title:
+      "times beyond the runtime's longest timer neither come at once nor make the worker spin, and do not cut a drain"
+  },
+  {
+    promise: "The leases of a loop that is blocked for good run out",
+    file: "packages/postgres/src/HeartbeatLoop.ts",
+    guarded: "startedAt - loop.tick() > longestTick",
+    without: "false && loop.tick() > longestTick",
+    test: "packages/postgres/test/Heartbeat.test.ts",
+    title: "a loop that is blocked beyond its tolerance loses its lease, and is told"
+  },
+  {
+    promise: "A heartbeat thread that is slow to its first beat is stood in for",
+    file: "packages/postgres/src/HeartbeatThread.ts",
+    guarded: "let standIn = Effect.delay(meanwhile, patienceMillis)",
+    without: "let standIn: Effect.Effect<never> = Effect.never",
+    test: "packages/postgres/test/Heartbeat.test.ts",
+    title: "leases are renewed in the loop while a thread is slow to its first beat, and no longer"
   }
 ]

@@ -13,7 +13,7 @@ const SendMail = Task.make("mail:send", {
   maxAttempts: 3,
   // A tag that is forgotten here does not compile.
   onError: {
-    MailboxFull: OnError.retry(Retry.exponential({ base: "50 millis", cap: "1 second" })),
+    MailboxFull: OnError.retry({ policy: Retry.exponential({ base: "50 millis", cap: "1 second" }) }),
     UnknownAddress: ({ address }) => OnError.skip(`nobody is at ${address}`),
     // Nobody's fault: the job comes back later, and no attempt is consumed.
     Maintenance: OnError.notAFailure

@@ -44,7 +44,7 @@ layer(Chores.table.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestSe
           for (const { faults } of producers) assert.isTrue(Chores.isTyped(faults), [...faults].join())
           const isWell = Effect.map(
             worker.health,
-            ({ status }) => status === "ok" ? Option.some(status) : Option.none()
+            ({ status }) => status === "working" ? Option.some(status) : Option.none()
           )
           yield* Watch.until(isWell, "the worker to be well")
         }).pipe(Effect.scoped),

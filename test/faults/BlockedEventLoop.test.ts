@@ -1,25 +1,11 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
-import {
-  Checkpoints,
-  Fence,
-  Job,
-  JobId,
-  LeaseId,
-  type LeaseRef,
-  Leases,
-  Outcomes,
-  Output,
-  OutputStore,
-  Progress,
-  ProgressStore,
-  Task,
-  Transactional
-} from "@headgate/core"
+import { Fence, Job, JobId, LeaseId, Output, Progress, Task } from "@headgate/core"
 import { TestDatabase } from "@headgate/testkit"
 import { Deferred, Effect, Layer, Schema } from "effect"
 import { Blocked, LEASE_MS, Other, QUEUE } from "./fixtures/blocked.ts"
 import * as Child from "./fixtures/Child.ts"
+import * as Holder from "./fixtures/Holder.ts"
 import * as Site from "./fixtures/Site.ts"
 import * as Watch from "./fixtures/Watch.ts"
 
@@ -28,7 +14,7 @@ const entry = new URL("./fixtures/blocked-worker.ts", import.meta.url)
 /** The application's table, and crashed jobs that come back almost at once. */
 const prepared = Layer.effectDiscard(Effect.gen(function*() {
   const sql = yield* PgClient.PgClient
-  yield* sql`CREATE TABLE mark (job_id text NOT NULL, written_by text NOT NULL)`
+  yield* Holder.createMarks
   yield* sql`CREATE OR REPLACE FUNCTION headgate.crash_backoff_ms(p_crash_attempt int) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 100::bigint'`
 }))
@@ -74,55 +60,6 @@ const leaseOf = Effect.fnUntraced(function*(id: string) {
   return { jobId: JobId.make(id), leaseId: LeaseId.make(row.lease_id), fence: Fence.make(Number(row.fence)) }
 })
 
-/** Everything of the job that a holder can write. */
-const written = Effect.fnUntraced(function*(id: string) {
-  const sql = yield* PgClient.PgClient
-  return yield* sql`SELECT j.state, j.fence, j.attempt, j.crash_attempt, convert_from(j.result, 'UTF8') AS result, p.message,
-      convert_from(o.bytes, 'UTF8') AS output, j.in_progress_step,
-      (SELECT array_agg(s.step || ' ' || s.fence ORDER BY s.step) FROM headgate.step s WHERE s.job_id = j.id) AS steps,
-      (SELECT array_agg(m.written_by) FROM mark m WHERE m.job_id = j.id) AS marks
-    FROM headgate.job j LEFT JOIN headgate.progress p ON p.job_id = j.id LEFT JOIN headgate.output o ON o.job_id = j.id
-    WHERE j.id = ${id}`
-})
-
-/** What a process with the lease in hand could send, past all that the worker checks before it sends anything. */
-const sendAll = Effect.fnUntraced(function*(lease: LeaseRef) {
-  const leases = yield* Leases
-  const progress = yield* ProgressStore
-  const output = yield* OutputStore
-  const checkpoints = yield* Checkpoints
-  const transactional = yield* Transactional
-  const sql = yield* PgClient.PgClient
-  const bytes = new TextEncoder().encode("\"stale\"")
-  const mark = sql`INSERT INTO mark (job_id, written_by) VALUES (${lease.jobId}, 'stale')`
-  const error = { tag: "Stale", message: "stale", text: "stale" }
-  const outcomes = [Outcomes.successWith(1, bytes), Outcomes.retry(0, error), Outcomes.released, Outcomes.revoke]
-  const settled = yield* Effect.forEach(outcomes, (outcome) => leases.settle([{ lease, outcome }]))
-  const record = { step: "publish", kind: "step" as const, position: 0, result: bytes, wakeAtMs: undefined }
-  const write = { lease, leaseMs: 1000, record, mark: "mark", cursor: undefined, open: undefined }
-  const once = { lease, leaseMs: 1000, step: "stale", position: 1, effectKey: `${lease.jobId}/stale`, mark: undefined }
-  const refused = yield* Effect.forEach([
-    progress.report(lease, { current: 1, total: 1, message: "stale" }),
-    output.put(lease, { version: 1, bytes }),
-    checkpoints.sleep({ lease, step: "wait", position: 0, until: { delayMs: 1 }, open: undefined }),
-    transactional.once(once, mark, () => Effect.succeed(undefined)),
-    transactional.complete(lease, mark, () => Effect.succeed(undefined))
-  ], (effect) => Effect.map(Effect.flip(effect), (error) => error._tag))
-  return {
-    settled: settled.flat().map(({ _tag }) => _tag),
-    renewed: (yield* leases.renew([lease], 60_000)).lost.length === 0,
-    checkpoint: yield* checkpoints.write([write]),
-    refused
-  }
-})
-
-const allRefused: Effect.Success<ReturnType<typeof sendAll>> = {
-  settled: ["Rejected", "Rejected", "Rejected", "Rejected"],
-  renewed: false,
-  checkpoint: [false],
-  refused: ["LeaseRejected", "LeaseRejected", "LeaseRejected", "LeaseRejected", "LeaseRejected"]
-}
-
 layer(prepared.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices: true })(
   "A blocked event loop",
   (it) => {
@@ -157,7 +94,7 @@ layer(prepared.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServic
             "the second start"
           )
           assert.lengthOf(first.told("tried"), 0, "the first worker still sleeps")
-          const ended = yield* written("ended")
+          const ended = yield* Holder.written("ended")
           assert.deepInclude(ended[0], {
             state: "completed",
             result: "\"second\"",
@@ -178,16 +115,21 @@ layer(prepared.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServic
           }
           for (const line of first.told("tried")) assert.deepInclude(line, refused)
           // Whatever its process does, the store has the last word.
-          for (const lease of stale) assert.deepStrictEqual(yield* site.use(sendAll(lease)), allRefused)
+          for (const lease of stale) assert.deepStrictEqual(yield* site.use(Holder.sendAll(lease)), Holder.allRefused)
 
           yield* site.use(Other.enqueue(undefined))
           yield* Watch.untilTrue(() => first.told("other").length === 1, "the first worker to do other work")
           assert.isTrue(first.isAlive(), first.complaints())
           yield* Deferred.succeed(isOver, undefined)
           yield* site.use(Watch.reaches("held", "completed"))
-          assert.deepStrictEqual(yield* written("ended"), ended)
+          assert.deepStrictEqual(yield* Holder.written("ended"), ended)
           for (const id of ["ended", "held"]) {
-            assert.deepInclude((yield* written(id))[0], { attempt: 0, crash_attempt: 1, fence: 2n, marks: ["second"] })
+            assert.deepInclude((yield* Holder.written(id))[0], {
+              attempt: 0,
+              crash_attempt: 1,
+              fence: 2n,
+              marks: ["second"]
+            })
             assert.deepStrictEqual(yield* site.use(Watch.result(id)), "second")
             assert.deepStrictEqual(yield* site.use(Watch.outcomes(id)), ["lease_lost", "success"])
           }
@@ -218,7 +160,7 @@ layer(prepared.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServic
           yield* Watch.untilTrue(() => first.told("started").length === 1, "the first worker to start", 25_000)
           yield* Deferred.succeed(open, undefined)
           yield* site.use(Watch.reaches("kept", "completed"))
-          assert.deepInclude((yield* written("kept"))[0], {
+          assert.deepInclude((yield* Holder.written("kept"))[0], {
             fence: 1n,
             attempt: 0,
             crash_attempt: 0,

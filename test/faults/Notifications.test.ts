@@ -1,9 +1,10 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
 import { EmbeddedPostgres, TcpProxy, TestDatabase } from "@headgate/testkit"
-import { Effect, Fiber } from "effect"
+import { Effect, Fiber, Option } from "effect"
 import { deaf, enqueueTen, listener, Ping, startedWithin, warmUp } from "./fixtures/Pings.ts"
 import * as Site from "./fixtures/Site.ts"
+import * as Watch from "./fixtures/Watch.ts"
 
 layer(TestDatabase.layer, { excludeTestServices: true })("Word of new work", (it) => {
   it.effect("comes within two seconds after the listening connection was ended by the server", () =>
@@ -65,6 +66,38 @@ layer(TestDatabase.layer, { excludeTestServices: true })("Word of new work", (it
       const after = yield* enqueueTen(site, "up")
       yield* startedWithin(2000, starts, after)
     }).pipe(Effect.scoped), 60_000)
+
+  it.effect("that cannot come shows in the worker's health until it can, and jobs start by polling meanwhile", () =>
+    Effect.gen(function*() {
+      const { url } = yield* TestDatabase.TestDatabase
+      const sql = yield* PgClient.PgClient
+      const site = yield* Site.open(url)
+      const { handler, starts } = listener()
+      const worker = yield* site.work(handler, { pollInterval: "500 millis" })
+      yield* warmUp(site, starts)
+      const isLike = (wanted: string) =>
+        Watch.until(
+          Effect.map(worker.health, ({ failing, status }) =>
+            `${status} ${failing.join()}`.trim() === wanted ? Option.some(wanted) : Option.none()),
+          `the worker to be ${wanted}`
+        )
+      // Those that are connected stay so.
+      const admit = (isAllowed: boolean) =>
+        sql`UPDATE pg_database SET datallowconn = ${isAllowed} WHERE datname = current_database()`
+      yield* Effect.gen(function*() {
+        yield* admit(false)
+        yield* sql`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+          WHERE application_name = 'headgate listener' AND datname = current_database()`
+        yield* isLike("degraded Wakeups")
+        yield* startedWithin(500 + 1000, starts, yield* enqueueTen(site, "unheard"))
+      }).pipe(Effect.ensuring(Effect.orDie(admit(true))))
+      yield* isLike("ok")
+      const operations = [...worker.told("StoreUnreachable"), ...worker.told("StoreReachable")]
+      assert.deepStrictEqual(operations.map((event) => "operation" in event && `${event._tag} ${event.operation}`), [
+        "StoreUnreachable Wakeups",
+        "StoreReachable Wakeups"
+      ])
+    }).pipe(Effect.scoped))
 
   for (const settings of [{ listen: false }, { transactionPooling: true }]) {
     it.effect(`is not needed: with ${JSON.stringify(settings)} jobs start within the poll interval`, () =>

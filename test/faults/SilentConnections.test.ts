@@ -28,7 +28,7 @@ layer(TestDatabase.layer, { excludeTestServices: true })("Connections that go si
           const after = yield* enqueueTen(producer, "known")
           yield* startedWithin(2000, starts, after)
           yield* Watch.until(
-            Effect.map(worker.health, ({ status }) => status === "ok" ? Option.some(status) : Option.none()),
+            Effect.map(worker.health, ({ status }) => status === "working" ? Option.some(status) : Option.none()),
             "the worker to be well"
           )
           yield* proxy.silence

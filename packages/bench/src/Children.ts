@@ -8,6 +8,7 @@ export interface Child {
   readonly next: <T extends Report["type"]>(type: T) => Promise<Extract<Report, { type: T }>>
   /** The jobs handled since the latest start, and the CPU time since then. */
   readonly handled: () => number
+  readonly hasEnded: () => boolean
   readonly cpuMicros: () => number
   readonly forget: () => void
   /** The claims' times that came in since the latest call. */
@@ -51,6 +52,7 @@ export const spawn = (assignment: Assignment): Child => {
     },
     next,
     handled: () => handled,
+    hasEnded: () => child.exitCode !== null || child.signalCode !== null,
     cpuMicros: () => cpuMicros,
     forget: () => {
       handled = 0
@@ -83,8 +85,11 @@ export const ask = <T extends Report["type"]>(
   return answer
 }
 
-export const handledBy = (children: ReadonlyArray<Child>): number =>
-  children.reduce((sum, child) => sum + child.handled(), 0)
+/** Throws when one of them is no more: nobody need wait for its jobs. */
+export const handledBy = (children: ReadonlyArray<Child>): number => {
+  if (children.some((child) => child.hasEnded())) throw new Error("A worker process ended")
+  return children.reduce((sum, child) => sum + child.handled(), 0)
+}
 
 const isOf = <T extends Report["type"]>(type: T) => (report: Report): report is Extract<Report, { type: T }> =>
   report.type === type

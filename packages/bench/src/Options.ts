@@ -27,6 +27,7 @@ export const usage = `npm run bench -- [--quick] [--only W1,W2,..] [--systems a,
   [--rounds N] [--jobs N] [--json FILE] [--profile PREFIX] [--statements]
 npm run bench -- --check FILE
 Systems: ${Object.keys(systems).join(", ")}. Workloads: ${workloadNames.join(", ")}.
+Quick: one round, small numbers, W2 with one process, no settings that only the full run has.
 Measures on the server of DATABASE_URL, else on an embedded one with durable settings.`
 
 export const parse = (args: ReadonlyArray<string>): Options => {
@@ -37,7 +38,7 @@ export const parse = (args: ReadonlyArray<string>): Options => {
       only: { type: "string" },
       systems: { type: "string" },
       setting: { type: "string" },
-      processes: { type: "string", default: "1,2" },
+      processes: { type: "string" },
       rounds: { type: "string" },
       jobs: { type: "string" },
       json: { type: "string" },
@@ -54,7 +55,7 @@ export const parse = (args: ReadonlyArray<string>): Options => {
     workloads: values.only === undefined ? workloadNames : chosen(values.only.split(",")),
     systems: names,
     setting: values.setting,
-    processes: values.processes.split(",").map((text) => whole("processes", text)),
+    processes: (values.processes ?? (quick ? "1" : "1,2")).split(",").map((text) => whole("processes", text)),
     isQuick: quick,
     rounds: values.rounds === undefined ? (quick ? 1 : 4) : whole("rounds", values.rounds),
     jobs: values.jobs === undefined ? (quick ? 10_000 : 20_000) : whole("jobs", values.jobs),

@@ -28,7 +28,7 @@ export const planOf = (systems: ReadonlyArray<System>, options: Options): Readon
 const measuresOf = (workload: WorkloadName, system: System, options: Options): ReadonlyArray<Measure> =>
   system.settings
     .filter((setting) => setting.workloads.includes(workload))
-    .filter(({ isExtra }) => !(options.isQuick && isExtra === true))
+    .filter(({ onlyInFull }) => !(options.isQuick && onlyInFull?.includes(workload) === true))
     .filter(({ name }) => options.setting === undefined || name.includes(options.setting))
     .flatMap((setting) => planners[workload]({ workload, system, setting, options }))
 
@@ -49,12 +49,12 @@ const ofOneProcess = (
 
 const enqueues: Planner = (candidate) => {
   const { options: { isQuick }, setting, system } = candidate
-  const size = (jobs: number) => most(setting, isQuick ? jobs / 2 : jobs)
+  const size = (jobs: number) => most(candidate, isQuick ? jobs / 2 : jobs)
   const shapes = [
     { batch: 1, callers: 16, jobs: size(10_000) },
-    { batch: 100, callers: 1, jobs: size(20_000), isExtra: true },
+    ...isQuick ? [] : [{ batch: 100, callers: 1, jobs: size(20_000) }],
     { batch: 1000, callers: 1, jobs: size(50_000) }
-  ].filter(({ isExtra }) => !(isQuick && isExtra === true))
+  ]
   return shapes.map(({ batch, callers, jobs }) => ({
     system,
     subject: { ...subjectOf(candidate, 1), concurrency: callers },
@@ -88,7 +88,7 @@ const drainOf = (
 
 const drains: Planner = (candidate) =>
   candidate.options.processes.map((processes) => {
-    const jobs = most(candidate.setting, candidate.options.jobs)
+    const jobs = most(candidate, candidate.options.jobs)
     return drainOf(candidate, processes, { metric: "drain", jobs, warmup: (jobs >> 1) * processes })
   })
 
@@ -123,7 +123,7 @@ const depths: Planner = (candidate) => {
 const workflows: Planner = (candidate) => {
   const { options: { isQuick }, setting, system } = candidate
   const full = setting.concurrency === 1 ? 400 : 60 * setting.concurrency
-  const count = most(setting, isQuick ? full >> 2 : full)
+  const count = most(candidate, isQuick ? full >> 2 : full)
   return ofOneProcess(candidate, (database, children, round) =>
     steps(system, setting, database, children, {
       workflows: count,
@@ -167,7 +167,8 @@ const planners: Readonly<Record<WorkloadName, Planner>> = {
   W9: snapshots
 }
 
-const most = (setting: Setting, count: number): number => Math.min(count, setting.most ?? count)
+const most = ({ options: { isQuick }, setting }: Candidate, count: number): number =>
+  Math.min(count, setting.most === undefined ? count : isQuick ? setting.most / 2 : setting.most)
 
 const shown = (count: number): string => count >= 1_000_000 ? `${count / 1_000_000}M` : `${count / 1000}k`
 

@@ -29,10 +29,11 @@ export const measureAll = async (
       const { processes, setting, workload } = measure.subject
       const title =
         `${round}/${options.rounds} ${workload} ${measure.system.name}: ${setting}, ${processes} process(es)`
+      const startedAt = performance.now()
       try {
         const measurements = await measureOnce(server, measure, round, options.showsStatements ? say : undefined)
         collection.add(measure.subject, measurements)
-        say(`${title}: ${describe(measurements)}`)
+        say(`${title}: ${describe(measurements)} (in ${((performance.now() - startedAt) / 1000).toFixed(1)} s)`)
       } catch (error) {
         const failure = `${title}: FAILED: ${error instanceof Error ? error.message : String(error)}`
         failures.push(failure)

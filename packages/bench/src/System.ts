@@ -18,7 +18,7 @@ export interface Setting {
   readonly isKept: boolean
   readonly options: Readonly<Record<string, string | number | boolean>>
   /** Left out of a quick run. */
-  readonly isExtra?: boolean
+  readonly onlyInFull?: ReadonlyArray<WorkloadName>
   /** Never more jobs or workflows than these: it is so slow that they tell as much. */
   readonly most?: number
   /** Workers that listen for new work, and take none, while W1 enqueues. */

@@ -18,7 +18,7 @@ export const MAX_LOG_BYTES = 65_536
 /** All of it is storable text. */
 export interface LogLine {
   /** Since the attempt's start, on the worker's monotonic clock. */
-  readonly atMs: number
+  readonly afterMs: number
   readonly level: Severity
   /** The arguments of the call, then the errors of a cause that was logged with them, with their stacks. */
   readonly message: string
@@ -33,7 +33,7 @@ export interface AttemptLog {
 }
 
 export interface LoggedLine {
-  readonly atMs: number
+  readonly afterMs: number
   readonly level: Severity
   /** The arguments of the call: an array, or one value. */
   readonly message: unknown
@@ -42,12 +42,12 @@ export interface LoggedLine {
 }
 
 /** Never throws. */
-export const logLine = ({ annotations, atMs, cause, level, message }: LoggedLine): LogLine => {
+export const logLine = ({ afterMs, annotations, cause, level, message }: LoggedLine): LogLine => {
   const parts = (Array.isArray(message) ? message : [message]).slice(0, MAX_PARTS)
   const shown = parts.map((part) => shownText(part, MAX_LOG_MESSAGE_BYTES)).join(" ")
   const errors = cause.reasons.slice(0, MAX_REASONS).map(textOfReason)
   return {
-    atMs: Math.max(0, Math.round(atMs)),
+    afterMs: Math.max(0, Math.round(afterMs)),
     level,
     message: boundedText([shown, ...errors].filter((text) => text !== "").join("\n"), MAX_LOG_MESSAGE_BYTES),
     annotations: shortAnnotations(annotations)

@@ -20,24 +20,34 @@ export const DeathReason = Schema.Literals([
 ])
 export type DeathReason = typeof DeathReason.Type
 
-/** A death as it is stored: see `Death`. */
-export interface RecordedDeath {
+/** What is known of a death without its task. A job that is brought back and dies again has another, with another key. */
+export interface DeathFacts {
+  /** The same at every call for this death: what the handler does under it, it does once. */
   readonly key: string
   readonly jobId: JobId
+  /** As the job was enqueued: an alias of the task, maybe. */
   readonly kind: string
   readonly queue: string
   readonly partitionKey: string
   readonly reason: DeathReason
+  /** Of the job's latest attempt; undefined when that left none. For a skipped job the message is what it was skipped for. */
   readonly error: { readonly tag: string; readonly message: string } | undefined
-  readonly encodedError: Uint8Array | undefined
-  readonly payload: Uint8Array
-  readonly schemaVersion: number
+  /** Failures and crashes it was charged with. */
   readonly attempt: number
   readonly crashAttempt: number
+  /** Epoch milliseconds on the store's clock. */
   readonly archivedAtMs: number
   readonly tags: ReadonlyArray<string>
   readonly headers: Readonly<Record<string, string>>
+  /** Which call this is, from 1. */
   readonly call: number
+}
+
+/** A death as it is stored. */
+export interface RecordedDeath extends DeathFacts {
+  readonly encodedError: Uint8Array | undefined
+  readonly payload: Uint8Array
+  readonly schemaVersion: number
 }
 
 export interface ClaimedDeath {
@@ -81,23 +91,16 @@ export interface CallSettlement {
 
 export type DeathState = "waiting" | "delivered" | "failed"
 
-export interface DeathSummary {
-  readonly key: string
-  readonly jobId: JobId
-  readonly kind: string
-  readonly queue: string
-  readonly partitionKey: string
-  readonly reason: DeathReason
+export interface DeathSummary
+  extends Pick<DeathFacts, "key" | "jobId" | "kind" | "queue" | "partitionKey" | "reason" | "error" | "archivedAtMs">
+{
   readonly state: DeathState
   readonly calls: number
-  readonly archivedAtMs: number
   /** When a waiting one may be called; while `worker` calls it, when its claim runs out. */
   readonly dueAtMs: number
   /** When it was delivered or given up. */
   readonly endedAtMs: number | undefined
   readonly worker: string | undefined
-  /** Of the job's latest attempt. */
-  readonly error: CallFault | undefined
   /** Of the latest call that failed. */
   readonly fault: CallFault | undefined
 }

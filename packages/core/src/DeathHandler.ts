@@ -9,36 +9,17 @@ import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import type { CodecError } from "./Codec.ts"
-import type { DeathReason, RecordedDeath } from "./DeathCallbacks.ts"
-import type { JobId } from "./Ids.ts"
+import type { DeathFacts, RecordedDeath } from "./DeathCallbacks.ts"
 import { refuseInteger, wholeMillis } from "./Millis.ts"
 import { Retry, type RetryPolicy } from "./Retry.ts"
 import type { TaskDefinition } from "./TaskDefinition.ts"
 
-/** One job's death. A job that is brought back and dies again has another, with another key. */
-export interface Death<P, E> {
-  /** The same at every call for this death: what the handler does under it, it does once. */
-  readonly key: string
-  readonly jobId: JobId
-  /** As the job was enqueued: an alias of the task, maybe. */
-  readonly kind: string
-  readonly queue: string
-  readonly partitionKey: string
-  readonly reason: DeathReason
-  /** Of the job's latest attempt; undefined when that left none. For a skipped job the message is what it was skipped for. */
-  readonly error: { readonly tag: string; readonly message: string } | undefined
-  /** The same as the task's own error, where it is one. */
+/** One job's death, as its task's handler is told of it. */
+export interface Death<P, E> extends DeathFacts {
+  /** `error` as the task's own, where it is one. */
   readonly failure: E | undefined
   /** As the job had it when it died, decoded when asked for. */
   readonly payload: Effect.Effect<P, CodecError>
-  /** Failures and crashes it was charged with. */
-  readonly attempt: number
-  readonly crashAttempt: number
-  readonly archivedAtMs: number
-  readonly tags: ReadonlyArray<string>
-  readonly headers: Readonly<Record<string, string>>
-  /** Which call this is, from 1. */
-  readonly call: number
 }
 
 export interface DeathOptions {

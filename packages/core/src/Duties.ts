@@ -9,6 +9,9 @@ import type { RedrivePause, RedriveState } from "./Redrive.ts"
 import type { StoreUnavailable } from "./Refusals.ts"
 import type { State, TerminalReason } from "./State.ts"
 
+/** The name of the duty that carries redrives out. */
+export const REDRIVE_DUTY = "redrive"
+
 /** A job whose lease ran out. `state` is `retryable`, or `quarantined` when a limit of crashes was reached: see `reason`. */
 export interface Reclaimed {
   readonly jobId: JobId

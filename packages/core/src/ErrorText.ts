@@ -31,9 +31,18 @@ export const storedError = (failure: unknown): StoredError => {
 /** Any value as storable text of at most `maxBytes`, read as carefully as an error is. An error is its tag and message. */
 export const shownText = (value: unknown, maxBytes: number): string => {
   if (typeof value === "string") return boundedText(value, maxBytes)
-  if (!(value instanceof Error)) return boundedText(shownOrNot(value), maxBytes)
+  if (!isError(value)) return boundedText(shownOrNot(value), maxBytes)
   const message = messageOf(value)
   return boundedText(message === "" ? tagOf(value) : `${tagOf(value)}: ${message}`, maxBytes)
+}
+
+// A proxy may throw at the mere question.
+const isError = (value: unknown): value is Error => {
+  try {
+    return value instanceof Error
+  } catch {
+    return false
+  }
 }
 
 const causes = (failure: unknown, first: string): string => {
@@ -51,7 +60,7 @@ const causes = (failure: unknown, first: string): string => {
 
 const entry = (failure: unknown, tag: string, message: string): string => {
   const head = message === "" ? tag : `${tag}: ${boundedText(message, MAX_PART_BYTES)}`
-  return head + boundedText(framesOf(failure, message), MAX_PART_BYTES)
+  return head + boundedText(nearest(framesOf(failure)), MAX_PART_BYTES)
 }
 
 // What the database said stands below two wrappers that only say that a query failed.
@@ -65,13 +74,22 @@ const innermostMessage = (failure: unknown): string => {
   return messageOf(innermost)
 }
 
-// The stack begins with the message, of any length and content: the frames are looked for behind it.
-const framesOf = (failure: unknown, message: string): string => {
+// The stack begins with the error's own message, of any length and content: the frames are looked for behind it.
+const framesOf = (failure: unknown): string => {
   const stack = read(failure, "stack")
   if (typeof stack !== "string") return ""
-  const behind = stack.indexOf(FRAME, message.length)
-  const start = behind === -1 && message.length < stack.length ? stack.indexOf(FRAME) : behind
+  const message = read(failure, "message")
+  const length = typeof message === "string" ? message.length : 0
+  const behind = stack.indexOf(FRAME, length)
+  const start = behind === -1 && length < stack.length ? stack.indexOf(FRAME) : behind
   return start === -1 ? "" : stack.slice(start)
+}
+
+// Of more frames than are kept, those of the program's own code.
+const nearest = (frames: string): string => {
+  if (frames.length <= MAX_PART_BYTES) return frames
+  const own = frames.slice(0, MAX_FRAMES_READ).split("\n").filter((line) => !EFFECTS_OWN.test(line)).join("\n")
+  return own === "" ? frames : own
 }
 
 // Of the errors of an `AggregateError` the first stands for all.
@@ -166,6 +184,8 @@ export const boundedText = (text: string, maxBytes: number): string => {
 }
 
 const FRAME = "\n    at "
+const EFFECTS_OWN = /\/node_modules\/effect\/|at Generator\.next \(<anonymous>\)/
+const MAX_FRAMES_READ = 1_048_576
 const MAX_CAUSES = 8
 const MAX_PART_BYTES = 16_384
 const MAX_MARK_BYTES = 64

@@ -75,7 +75,11 @@ export const QuarantineDetail = Schema.Struct({
 })
 
 /** `dueAtMs` null: pending, until an operator promotes it. */
-export const ScheduleDetail = Schema.Struct({ dueAtMs: Schema.NullOr(Schema.Number) })
+export const ScheduleDetail = Schema.Struct({
+  dueAtMs: Schema.NullOr(Schema.Number),
+  /** Of the attempt after which it is retried; null when that left no error. */
+  lastErrorTag: Schema.NullOr(Schema.String)
+})
 
 export const PausedDetail = Schema.Struct({
   switch: Schema.Literals(["queue", "kind", "rate_class", "concurrency_limit", "partition"]),
@@ -94,8 +98,15 @@ export const StickyWorkerDetail = Schema.Struct({
   fallsBackAtMs: Schema.NullOr(Schema.Number)
 })
 
-/** Quiet and draining workers are not counted. */
-export const NoWorkerDetail = Schema.Struct({ queue: Schema.String, liveWorkers: Schema.Number })
+export const NoWorkerDetail = Schema.Struct({
+  queue: Schema.String,
+  /** Of all queues, without those that take no work. */
+  liveWorkers: Schema.Number,
+  /** Live ones that serve the queue and were told to take no work, by `quiet`. */
+  quietWorkers: Schema.Number,
+  /** Live ones that serve the queue and are about to end. */
+  drainingWorkers: Schema.Number
+})
 export const UnknownKindDetail = Schema.Struct({ kind: Schema.String, queue: Schema.String })
 export const VersionDetail = Schema.Struct({
   kind: Schema.String,

@@ -44,12 +44,15 @@ const reasonOf = (cause: Cause): string | undefined => {
       const { crashes, fingerprint, limit } = cause.detail
       if (crashes < limit) return "It was quarantined, and waits for its release, though its content may run again"
       const whose = fingerprint === null ? "It" : `Jobs with its content (fingerprint ${fingerprint})`
-      return `${whose} crashed ${crashes} times, and ${limit} is the limit: an operator must release ${
-        fingerprint === null ? "it" : "them"
-      }`
+      return `${whose} crashed ${
+        crashes === 1 ? "once" : `${crashes} times`
+      }, and ${limit} is the limit: an operator must release ${fingerprint === null ? "it" : "them"}`
     }
-    case "schedule":
-      return cause.detail.dueAtMs === null ? "It is pending until an operator promotes it" : "It is not due yet"
+    case "schedule": {
+      const { dueAtMs, lastErrorTag } = cause.detail
+      if (dueAtMs === null) return "It is pending until an operator promotes it"
+      return lastErrorTag === null ? "It is not due yet" : `It failed with ${lastErrorTag} and is not due yet`
+    }
     case "queue_paused":
       return `The queue ${cause.detail.name} is paused`
     case "paused":
@@ -63,8 +66,12 @@ const reasonOf = (cause: Cause): string | undefined => {
         : "takes no work of its kind and queue"
       return `It is pinned to the worker ${worker}, which ${why}`
     }
-    case "no_worker":
-      return `No live worker takes work from the queue ${cause.detail.queue}`
+    case "no_worker": {
+      const { drainingWorkers, queue, quietWorkers } = cause.detail
+      if (quietWorkers > 0) return `${serving(quietWorkers, queue)} quiet`
+      if (drainingWorkers > 0) return `${serving(drainingWorkers, queue)} draining`
+      return `No live worker takes work from the queue ${queue}`
+    }
     case "unknown_kind":
       return `No live worker of the queue ${cause.detail.queue} knows the kind ${cause.detail.kind}`
     case "version": {
@@ -80,10 +87,24 @@ const named = (name: string, key: string): string => key === "" ? name : `${name
 
 const atLeast = (count: number, isAtLeast: boolean): string => isAtLeast ? `at least ${count}` : `${count}`
 
-const inTime = (millis: number | null): string => {
-  if (millis === null) return ""
-  return millis < 10_000 ? `: in about ${millis} ms` : `: in about ${Math.round(millis / 1000)} s`
+const serving = (workers: number, queue: string): string =>
+  workers === 1 ? `1 live worker serves ${queue}, but is` : `${workers} live workers serve ${queue}, but are`
+
+const inTime = (millis: number | null): string => millis === null ? "" : `: in about ${readable(millis)}`
+
+/** In the largest unit of which there are two or more; below 10 s to a tenth. */
+const readable = (millis: number): string => {
+  if (millis < 1000) return `${millis} ms`
+  if (millis < 10_000) return `${Math.round(millis / 100) / 10} s`
+  const unit = units.find(({ ms }) => millis >= 2 * ms) ?? { name: "s", ms: 1000 }
+  return `${Math.round(millis / unit.ms)} ${unit.name}`
 }
+
+const units = [
+  { name: "days", ms: 86_400_000 },
+  { name: "h", ms: 3_600_000 },
+  { name: "min", ms: 60_000 }
+]
 
 const saturated = {
   queue: "",

@@ -6,11 +6,13 @@ import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
 import type { AttemptLog } from "./AttemptLog.ts"
 import type { Checkpoint } from "./Checkpoint.ts"
-import type { JobId } from "./Ids.ts"
+import type { JobId, WorkerId } from "./Ids.ts"
+import { refuseName } from "./Kind.ts"
+import { refuseInteger } from "./Millis.ts"
 import type { JobOutput, JobResult } from "./Output.ts"
 import type { JobProgress } from "./Progress.ts"
-import type { NotFound, StoreUnavailable } from "./Refusals.ts"
-import type { State } from "./State.ts"
+import { Invalid, type NotFound, type StoreUnavailable } from "./Refusals.ts"
+import { State, TerminalReason } from "./State.ts"
 import type { JobTracked } from "./TrackedWork.ts"
 import type { WorkerCommand } from "./WorkerControl.ts"
 
@@ -42,6 +44,36 @@ export interface JobSummary {
   readonly reason: string | undefined
 }
 
+/** Which jobs to list. `available` ones are not: they stand in the order of the gate, group by group. */
+export interface JobsQuery {
+  readonly state: Exclude<State, "available">
+  readonly kind?: string | undefined
+  readonly queue?: string | undefined
+  readonly reason?: TerminalReason | undefined
+  /** `next` of the page before. */
+  readonly after?: string | undefined
+  /** 1 to 1000. Default 50. */
+  readonly limit?: number | undefined
+}
+
+export interface JobsPage {
+  /**
+   * The newest first: by their end (`completed` and `cancelled` by the end of their retention), `running` by their start,
+   * `pending` by their enqueue. `scheduled` and `retryable` begin with what is due first.
+   */
+  readonly items: ReadonlyArray<JobSummary>
+  /**
+   * `after` of the next page; undefined on the last one. A page looks at 10,000 jobs at most, so that one whose conditions
+   * few jobs meet may be short or empty, and yet have a next.
+   */
+  readonly next: string | undefined
+  /**
+   * More than 10,000 are `running`, `pending`, `quarantined` or `undecodable`, and only so many of them were looked at: of
+   * those that rest a `queue` selects its own.
+   */
+  readonly approximate: boolean
+}
+
 /** One ended attempt. A clean first success has no row of its own: it is read from the job. */
 export interface AttemptRecord {
   readonly fence: number
@@ -70,7 +102,7 @@ export interface StateCounts {
 }
 
 export interface WorkerMeta {
-  readonly id: string
+  readonly id: WorkerId
   readonly queues: ReadonlyArray<string>
   readonly kinds: ReadonlyArray<{ readonly kind: string; readonly version: number }>
   readonly capacity: number
@@ -97,6 +129,8 @@ export interface ToldCommand {
 
 export class Inspect extends Context.Service<Inspect, {
   readonly job: (id: JobId) => Effect.Effect<JobSummary, NotFound | StoreUnavailable>
+  /** Jobs of one state, without payloads, a page at a time. */
+  readonly jobs: (query: JobsQuery) => Effect.Effect<JobsPage, Invalid | StoreUnavailable>
   /** Oldest first. */
   readonly attempts: (id: JobId) => Effect.Effect<ReadonlyArray<AttemptRecord>, NotFound | StoreUnavailable>
   /** Undefined for a job that never used steps. */
@@ -107,7 +141,7 @@ export class Inspect extends Context.Service<Inspect, {
   /** Undefined when the latest attempt left no error. */
   readonly failure: (id: JobId) => Effect.Effect<JobFailure | undefined, NotFound | StoreUnavailable>
   readonly progress: (id: JobId) => Effect.Effect<JobProgress | undefined, NotFound | StoreUnavailable>
-  /** The work that the attempt tracks which runs now; undefined when none runs, or it tracks nothing. */
+  /** What the running attempt tracks; undefined when none runs, or it tracks nothing. */
   readonly tracked: (id: JobId) => Effect.Effect<JobTracked | undefined, NotFound | StoreUnavailable>
   readonly output: (id: JobId) => Effect.Effect<JobOutput | undefined, NotFound | StoreUnavailable>
   /** At most 10,000 rows per state are counted. */
@@ -119,3 +153,25 @@ export class Inspect extends Context.Service<Inspect, {
     StoreUnavailable
   >
 }>()("@headgate/core/Inspect") {}
+
+const MAX_JOBS_PAGE = 1000
+const listed: ReadonlySet<string> = new Set(State.literals.filter((state) => state !== "available"))
+const reasons: ReadonlySet<string> = new Set(TerminalReason.literals)
+
+export const refuseJobsQuery = ({ after, kind, limit = 1, queue, reason, state }: JobsQuery): Invalid | undefined => {
+  if (!listed.has(state)) {
+    const message = String(state) === "available"
+      ? "available jobs are not listed: Explain.fleet and Policies.partitions tell what waits, and for what"
+      : `there is no state ${String(state)}`
+    return new Invalid({ field: "state", message })
+  }
+  if (reason !== undefined && !reasons.has(reason)) {
+    return new Invalid({ field: "reason", message: `no job ends for ${String(reason)}` })
+  }
+  if (after !== undefined && !/^\d{1,15} /.test(after)) {
+    return new Invalid({ field: "after", message: "after must be the next of the page before" })
+  }
+  return (kind === undefined ? undefined : refuseName("kind", kind)) ??
+    (queue === undefined ? undefined : refuseName("queue", queue)) ??
+    refuseInteger("limit", limit, 1, MAX_JOBS_PAGE, " jobs")
+}

@@ -6,12 +6,19 @@
 import * as Duration from "effect/Duration"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
-import { MAX_ATTEMPTS_LIMIT } from "./EnqueueGuard.ts"
+import { MAX_ATTEMPTS_LIMIT, refuseText } from "./EnqueueGuard.ts"
 import { refuseInteger, wholeMillis } from "./Millis.ts"
 import * as Outcome from "./Outcome.ts"
 import { Invalid } from "./Refusals.ts"
-import { BAD_DELAY_MS, MAX_RETRY_DELAY_MS, retryDelayMs, type RetryPolicy, streakBackoffMs } from "./Retry.ts"
-import { cutUtf8, isStorableText, toStorableText, utf8Length } from "./Text.ts"
+import {
+  BAD_DELAY_MS,
+  isRetryPolicy,
+  MAX_RETRY_DELAY_MS,
+  retryDelayMs,
+  type RetryPolicy,
+  streakBackoffMs
+} from "./Retry.ts"
+import { cutUtf8, toStorableText } from "./Text.ts"
 
 /** Of the reason of a skipped job. */
 export const MAX_SKIP_REASON_BYTES = 1024
@@ -27,6 +34,11 @@ export type OnError =
     readonly class: string | undefined
   }
   | { readonly type: "notAFailure" }
+
+export interface RetryOnError {
+  readonly policy?: RetryPolicy | undefined
+  readonly maxAttempts?: number | undefined
+}
 
 /** The same for each error of a tag, or decided by the error at hand. */
 export type OnErrorEntry<E> = OnError | ((error: E) => OnError)
@@ -52,13 +64,14 @@ const notAFailure: OnError = { type: "notAFailure" }
 export const OnError = {
   /**
    * Consumes an attempt; again after the policy's delay, by default that of the task. `maxAttempts` (1 to 1000): with so
-   * many failures, of whatever tag, this one is not tried again, and ends the job as `stop` does. The job's own limit
-   * counts beside it. A function that throws, or answers none of these, gives `retry()`.
+   * many failures, of whatever tag, this one is not tried again, and the job is archived as `exhausted`. The job's own
+   * limit counts beside it. A function that throws, or answers none of these, gives `retry()`; with a policy that is none
+   * the job waits for 1 s.
    */
-  retry: (policy?: RetryPolicy, options?: { readonly maxAttempts?: number | undefined }): OnError => ({
+  retry: (options: RetryOnError = {}): OnError => ({
     type: "retry",
-    policy,
-    maxAttempts: options?.maxAttempts
+    policy: options.policy,
+    maxAttempts: options.maxAttempts
   }),
   /**
    * Again after so long, 1 ms at least; nothing is counted, however often. From a function, what is no such duration
@@ -109,11 +122,16 @@ const refuseOnError = (field: string, on: unknown, classes: ReadonlyArray<string
   if (!isOnError(on)) return new Invalid({ field, message: `${field} is none of what OnError makes, nor a function` })
   switch (on.type) {
     case "retry":
-      return on.maxAttempts === undefined ? undefined : refuseInteger(field, on.maxAttempts, 1, MAX_ATTEMPTS_LIMIT)
+      if (on.policy !== undefined && !isRetryPolicy(on.policy)) {
+        return new Invalid({ field, message: `${field} has a policy that is none of what Retry makes` })
+      }
+      return on.maxAttempts === undefined
+        ? undefined
+        : refuseInteger(`${field}.maxAttempts`, on.maxAttempts, 1, MAX_ATTEMPTS_LIMIT)
     case "snooze":
       return Result.getOrUndefined(Result.flip(wholeMillis(field, on.duration)))
     case "skip":
-      return refuseReason(field, on.reason)
+      return refuseText(field, on.reason, 1, MAX_SKIP_REASON_BYTES)
     case "rateLimited":
       if (on.class !== undefined && !classes.includes(on.class)) {
         return new Invalid({
@@ -127,13 +145,6 @@ const refuseOnError = (field: string, on: unknown, classes: ReadonlyArray<string
     default:
       return undefined
   }
-}
-
-const refuseReason = (field: string, reason: string): Invalid | undefined => {
-  const actual = utf8Length(reason)
-  if (actual >= 1 && actual <= MAX_SKIP_REASON_BYTES && isStorableText(reason)) return undefined
-  const message = `a reason is 1 to ${MAX_SKIP_REASON_BYTES} bytes of text without NUL or half a surrogate pair`
-  return new Invalid({ field, message, limit: MAX_SKIP_REASON_BYTES, actual })
 }
 
 /** What the task says of one of its own errors; undefined where it says nothing. Never throws. */
@@ -196,7 +207,7 @@ export const outcomeOnError = (on: OnError, error: Outcome.OutcomeError, failed:
   switch (on.type) {
     case "retry": {
       const failures = failed.attempt + 1
-      if (on.maxAttempts !== undefined && failures >= on.maxAttempts) return Outcome.fatal(error)
+      if (on.maxAttempts !== undefined && failures >= on.maxAttempts) return Outcome.exhausted(error)
       return Outcome.retry(retryDelayMs(on.policy ?? failed.retry, failures, failed.random), error)
     }
     case "snooze":
@@ -210,16 +221,13 @@ export const outcomeOnError = (on: OnError, error: Outcome.OutcomeError, failed:
     case "rateLimited": {
       const pushBackMs = delayMs(on.retryAfter)
       if (pushBackMs === undefined) return Outcome.rateLimited({ delayMs: streakBackoffMs(failed.streak + 1), error })
-      const waitMs = Math.max(pushBackMs, MIN_PAUSE_MS)
       const rateClass = on.class === undefined ? undefined : toStorableText(String(on.class))
-      return Outcome.rateLimited({ delayMs: waitMs, pushBackMs, rateClass, error })
+      return Outcome.pushedBack(pushBackMs, { rateClass, error })
     }
     case "notAFailure":
       return Outcome.notAFailure(streakBackoffMs(failed.streak + 1), error)
   }
 }
-
-const MIN_PAUSE_MS = 1000
 
 /** Undefined for what is no duration, or rounds to nothing. */
 const delayMs = (input: Duration.Input | undefined): number | undefined => {

@@ -17,7 +17,8 @@ export interface OutcomeResult {
 
 export type Outcome =
   | { readonly _tag: "Success"; readonly result?: OutcomeResult | undefined }
-  | { readonly _tag: "Retry"; readonly delayMs: number; readonly error: OutcomeError }
+  /** `isLast`: archived as `exhausted`, whatever the job's own limit says. */
+  | { readonly _tag: "Retry"; readonly delayMs: number; readonly error: OutcomeError; readonly isLast?: true }
   | { readonly _tag: "TimedOut"; readonly delayMs: number; readonly error: OutcomeError }
   | { readonly _tag: "Fatal"; readonly error: OutcomeError }
   | { readonly _tag: "NotAFailure"; readonly delayMs: number; readonly error?: OutcomeError | undefined }
@@ -76,6 +77,8 @@ export const successWith = (version: number, bytes: Uint8Array): Outcome => ({
   result: { version, bytes }
 })
 export const retry = (delayMs: number, error: OutcomeError): Outcome => ({ _tag: "Retry", delayMs, error })
+/** A failure that uses up a limit below the job's own. */
+export const exhausted = (error: OutcomeError): Outcome => ({ _tag: "Retry", delayMs: 0, error, isLast: true })
 export const timedOut = (delayMs: number, error: OutcomeError): Outcome => ({ _tag: "TimedOut", delayMs, error })
 export const fatal = (error: OutcomeError): Outcome => ({ _tag: "Fatal", error })
 export const notAFailure = (delayMs: number, error?: OutcomeError): Outcome => ({
@@ -84,6 +87,13 @@ export const notAFailure = (delayMs: number, error?: OutcomeError): Outcome => (
   error
 })
 export const rateLimited = (options: Omit<RateLimited, "_tag"> = {}): Outcome => ({ _tag: "RateLimited", ...options })
+/** The job waits for `pushBackMs`, 1 s at least, and its rate classes, or the one named, are pushed back for as long. */
+export const pushedBack = (pushBackMs: number, options: Pick<RateLimited, "rateClass" | "error"> = {}): Outcome => ({
+  _tag: "RateLimited",
+  delayMs: Math.max(pushBackMs, MIN_PAUSE_MS),
+  pushBackMs,
+  ...options
+})
 export const snooze = (delayMs: number, error?: OutcomeError): Outcome => ({ _tag: "Snooze", delayMs, error })
 export const skip = (reason: string, error?: OutcomeError): Outcome => ({ _tag: "Skip", reason, error })
 export const revoke: Outcome = { _tag: "Revoke" }
@@ -92,3 +102,5 @@ export const checkpointStale = (reason: string): Outcome => ({ _tag: "Checkpoint
 export const released: Outcome = { _tag: "Released" }
 export const crashed = (error: OutcomeError, delayMs?: number): Outcome => ({ _tag: "Crashed", delayMs, error })
 export const deadlinePassed: Outcome = { _tag: "DeadlinePassed" }
+
+const MIN_PAUSE_MS = 1000

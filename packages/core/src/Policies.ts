@@ -71,7 +71,7 @@ export interface PartitionChange {
 export interface RateClassState extends RateClassConfig {
   /** In the bucket of the empty key, now; below zero while it owes. */
   readonly tokens: number
-  /** Buckets of other keys that were used so far; at most 10,000 are counted. */
+  /** Buckets of other keys in use: what is full again is forgotten in time. At most 10,000 are counted. */
   readonly keyedBuckets: number
   /** Until when the bucket of the empty key admits nothing, since a job was told to come back later. */
   readonly closedUntilMs: number | undefined

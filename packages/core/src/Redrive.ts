@@ -7,18 +7,21 @@
  * Only what was archived before the redrive began is moved: a job that fails again stays where it is then.
  */
 import * as Context from "effect/Context"
-import type * as Effect from "effect/Effect"
+import type * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Schedule from "effect/Schedule"
+import type { DeathReason } from "./DeathCallbacks.ts"
 import type { JobId } from "./Ids.ts"
-import type { Invalid, NotFound, StoreUnavailable, WrongState } from "./Refusals.ts"
-import type { TerminalReason } from "./State.ts"
+import { wholeMillis } from "./Millis.ts"
+import { type IdConflict, type Invalid, type NotFound, StoreUnavailable, type WrongState } from "./Refusals.ts"
 
 /** Archived jobs that meet every condition given; at least one must be. */
 export interface RedriveFilter {
   readonly kind?: string | undefined
   readonly queue?: string | undefined
   readonly partitionKey?: string | undefined
-  /** Why they were archived: `exhausted`, `fatal`, `skipped`, `deadline`, `queue_timeout`, `discarded`. */
-  readonly reason?: TerminalReason | undefined
+  /** Why they were archived. */
+  readonly reason?: DeathReason | undefined
   /** The tag of the error of their latest attempt, as `Inspect.failure` tells it. */
   readonly errorTag?: string | undefined
   /** One of their tags. */
@@ -27,6 +30,11 @@ export interface RedriveFilter {
   readonly archivedFromMs?: number | undefined
   /** Archived before that time, in epoch milliseconds. */
   readonly archivedBeforeMs?: number | undefined
+  /**
+   * Archived so long ago at most, 1 ms to 100 years, counted back on the store's clock from the preview or the start; in
+   * place of `archivedFromMs`. A stored redrive tells it in milliseconds before its `createdAtMs`.
+   */
+  readonly archivedWithin?: Duration.Input | undefined
 }
 
 /** By condition, or 1 to 10,000 jobs by id, in that order. */
@@ -47,7 +55,10 @@ export interface Signature {
 export type RedriveDeadline = "keep" | "clear" | { readonly afterMs: number }
 
 export interface RedriveOptions {
-  /** 1 to 128 bytes; a redrive that is known by it already is answered, and nothing is started. Default: a new one. */
+  /**
+   * 1 to 128 bytes. Default: a new one. A redrive of the same filter or ids that is known by it already is answered, and
+   * nothing is started; one of others is `IdConflict`.
+   */
   readonly id?: string | undefined
   /** In stages of 1, 10, 100, 1000, then always 10,000 jobs, each judged before the next begins. Default true. */
   readonly staged?: boolean | undefined
@@ -63,6 +74,16 @@ export interface RedriveOptions {
   readonly deadline?: RedriveDeadline | undefined
 }
 
+/** How a redrive is carried out, with the defaults for what was left out. */
+export interface RedriveSettings {
+  readonly staged: boolean
+  readonly maxFailureRatio: number
+  readonly stageWaitMs: number
+  readonly batch: number
+  readonly perSecond: number
+  readonly deadline: RedriveDeadline
+}
+
 export type RedriveRequest = RedriveSelection & Signature & RedriveOptions
 
 /** `paused`: it stopped by itself, and waits for `resume` or `cancel`. */
@@ -70,6 +91,12 @@ export type RedriveState = "running" | "paused" | "cancelled" | "done"
 
 /** `failures`: too large a share of a stage failed. `unanswered`: no job of a stage came to an end in time. */
 export type RedrivePause = "failures" | "unanswered"
+
+/**
+ * What a running redrive waits for. `duty`: no worker has the duty that carries redrives out, as none that does duties is
+ * alive; nothing moves until one is. `stage`: a stage is full, and its jobs have not ended.
+ */
+export type RedriveWait = "duty" | "stage"
 
 /** Jobs that were selected and stay archived, or were gone. */
 export interface RedriveSkipped {
@@ -95,28 +122,27 @@ export interface RedriveStage {
   readonly failed: number
 }
 
-export interface Redriving extends Signature {
+export interface Redriving extends Signature, RedriveSettings {
   readonly id: string
   readonly state: RedriveState
   readonly pausedFor: RedrivePause | undefined
+  /** Undefined when it does not run, or is at work. */
+  readonly waitingFor: RedriveWait | undefined
   /** Undefined when the jobs were named. */
   readonly filter: RedriveFilter | undefined
   /** How many jobs were named; undefined with a filter. */
   readonly named: number | undefined
-  readonly staged: boolean
-  readonly maxFailureRatio: number
-  readonly stageWaitMs: number
-  readonly batch: number
-  readonly perSecond: number
-  readonly deadline: RedriveDeadline
   readonly createdAtMs: number
   readonly startedAtMs: number | undefined
   readonly endedAtMs: number | undefined
   readonly moved: number
   readonly skipped: RedriveSkipped
-  /** Of the jobs of a staged redrive, how many were seen to end; and how many of those, or of the late ones, failed. */
-  readonly ended: number
-  readonly failed: number
+  /**
+   * Of the jobs of a staged redrive, how many were seen to end; and how many of those, or of the late ones, failed.
+   * Undefined when it is not staged: then nobody looks at what becomes of them.
+   */
+  readonly ended: number | undefined
+  readonly failed: number | undefined
   /** The stage under way; undefined when it is not staged. */
   readonly stage: RedriveStage | undefined
 }
@@ -149,6 +175,16 @@ export interface RedrivePreview {
   readonly approximate: boolean
   /** The first 20, in the order in which they would be moved: by the time they were archived. */
   readonly sample: ReadonlyArray<JobId>
+  /** What they died of: the 100 largest groups of the jobs that were counted, the largest first. */
+  readonly groups: ReadonlyArray<RedriveGroup>
+}
+
+export interface RedriveGroup {
+  readonly kind: string
+  readonly reason: DeathReason
+  /** Of the error of their latest attempt; undefined when that left none. */
+  readonly errorTag: string | undefined
+  readonly jobs: number
 }
 
 export interface RedrivePage {
@@ -170,7 +206,7 @@ export class Redrive extends Context.Service<Redrive, {
   /** What a redrive would find now. Changes nothing. */
   readonly preview: (selection: RedriveSelection) => Effect.Effect<RedrivePreview, Invalid | StoreUnavailable>
   /** Answers when it is stored; a worker's duty begins within about a second. */
-  readonly start: (request: RedriveRequest) => Effect.Effect<Redriving, Invalid | StoreUnavailable>
+  readonly start: (request: RedriveRequest) => Effect.Effect<Redriving, Invalid | IdConflict | StoreUnavailable>
   readonly get: (id: string) => Effect.Effect<RedriveDetail, NotFound | StoreUnavailable>
   /** The newest first. Kept for 90 days after their end. */
   readonly list: (
@@ -185,4 +221,29 @@ export class Redrive extends Context.Service<Redrive, {
   readonly cancel: (id: string, by: Signature) => Effect.Effect<Redriving, Refusal>
   /** Lets a paused one go on where it stopped, staged from one job on again. */
   readonly resume: (id: string, by: Signature) => Effect.Effect<Redriving, Refusal>
-}>()("@headgate/core/Redrive") {}
+}>()("@headgate/core/Redrive") {
+  /**
+   * Looks at it until it no longer runs: it is `done`, `cancelled`, or `paused` and waits for somebody. An outage of the
+   * store is waited out, and so is a missing worker: bound it with `Effect.timeout`.
+   */
+  static await(
+    id: string,
+    options: RedriveAwaitOptions = {}
+  ): Effect.Effect<RedriveDetail, NotFound | Invalid | StoreUnavailable, Redrive> {
+    return Effect.gen(function*() {
+      const redrive = yield* Redrive
+      const pause = yield* Effect.fromResult(wholeMillis("pollInterval", options.pollInterval ?? 1000, 10))
+      const again = Schedule.spaced(pause)
+      const look = Effect.retry(redrive.get(id), {
+        schedule: again,
+        while: (error) => error instanceof StoreUnavailable
+      })
+      return yield* Effect.repeat(look, { schedule: again, until: ({ state }) => state !== "running" })
+    })
+  }
+}
+
+export interface RedriveAwaitOptions {
+  /** Time between two looks, at least 10 ms. Default 1 s. */
+  readonly pollInterval?: Duration.Input | undefined
+}

@@ -1,12 +1,19 @@
 /** The limits of what a redrive may be asked. The first fault is answered; defaults are filled in. */
 import * as Result from "effect/Result"
+import { DeathReason } from "./DeathCallbacks.ts"
 import { MAX_ID_BYTES, MAX_PARTITION_KEY_BYTES, refuseText } from "./EnqueueGuard.ts"
 import { MAX_ERROR_TAG_BYTES } from "./ErrorText.ts"
 import { refuseName } from "./Kind.ts"
-import { MAX_TIME_MS, refuseInteger, refuseMillis } from "./Millis.ts"
-import type { RedriveDeadline, RedriveFilter, RedriveRequest, RedriveSelection, Signature } from "./Redrive.ts"
+import { MAX_TIME_MS, refuseInteger, refuseMillis, wholeMillis } from "./Millis.ts"
+import type {
+  RedriveDeadline,
+  RedriveFilter,
+  RedriveRequest,
+  RedriveSelection,
+  RedriveSettings,
+  Signature
+} from "./Redrive.ts"
 import { Invalid } from "./Refusals.ts"
-import { TerminalReason } from "./State.ts"
 import { refuseTags } from "./Tags.ts"
 import { MAX_ACTOR_BYTES } from "./WorkerControl.ts"
 
@@ -14,16 +21,6 @@ export const MAX_REDRIVE_IDS = 10_000
 export const MAX_NOTE_BYTES = 2000
 export const MAX_REDRIVE_BATCH = 1000
 export const MAX_REDRIVE_RATE = 10_000
-
-/** How a redrive is carried out, with the defaults for what was left out. */
-export interface RedriveSettings {
-  readonly staged: boolean
-  readonly maxFailureRatio: number
-  readonly stageWaitMs: number
-  readonly batch: number
-  readonly perSecond: number
-  readonly deadline: RedriveDeadline
-}
 
 export const validateRedrive = (request: RedriveRequest): Result.Result<RedriveSettings, Invalid> => {
   const settings: RedriveSettings = {
@@ -63,11 +60,24 @@ const refuseIds = (ids: ReadonlyArray<string>): Invalid | undefined => {
 }
 
 const refuseFilter = (filter: RedriveFilter): Invalid | undefined => {
-  const { archivedBeforeMs, archivedFromMs, errorTag, kind, partitionKey, queue, reason, tag } = filter
-  const conditions = [archivedBeforeMs, archivedFromMs, errorTag, kind, partitionKey, queue, reason, tag]
+  const { archivedBeforeMs, archivedFromMs, archivedWithin, errorTag, kind, partitionKey, queue, reason, tag } = filter
+  const conditions = [
+    archivedBeforeMs,
+    archivedFromMs,
+    archivedWithin,
+    errorTag,
+    kind,
+    partitionKey,
+    queue,
+    reason,
+    tag
+  ]
   if (conditions.every((condition) => condition === undefined)) {
     const message = "the filter is empty: archivedBeforeMs alone selects all that was archived until then"
     return new Invalid({ field: "filter", message, limit: 1, actual: 0 })
+  }
+  if (archivedWithin !== undefined && archivedFromMs !== undefined) {
+    return new Invalid({ field: "archivedWithin", message: "give archivedWithin or archivedFromMs, not both" })
   }
   return given(kind, (kind) => refuseName("kind", kind)) ??
     given(queue, (queue) => refuseName("queue", queue)) ??
@@ -76,8 +86,16 @@ const refuseFilter = (filter: RedriveFilter): Invalid | undefined => {
     given(errorTag, (tag) => refuseText("errorTag", tag, 1, MAX_ERROR_TAG_BYTES)) ??
     given(tag, (tag) => refuseTags([tag])) ??
     given(archivedFromMs, (ms) => refuseInteger("archivedFromMs", ms, 0, MAX_TIME_MS, " ms")) ??
-    given(archivedBeforeMs, (ms) => refuseInteger("archivedBeforeMs", ms, 0, MAX_TIME_MS, " ms"))
+    given(archivedBeforeMs, (ms) => refuseInteger("archivedBeforeMs", ms, 0, MAX_TIME_MS, " ms")) ??
+    given(archivedWithin, (within) => {
+      const ms = wholeMillis("archivedWithin", within)
+      return Result.isFailure(ms) ? ms.failure : undefined
+    })
 }
+
+/** `archivedWithin` of a filter that was not refused, in milliseconds. */
+export const archivedWithinMs = ({ archivedWithin }: RedriveFilter): number | undefined =>
+  archivedWithin === undefined ? undefined : Result.getOrThrow(wholeMillis("archivedWithin", archivedWithin))
 
 const given = <A>(value: A | undefined, refuse: (value: A) => Invalid | undefined): Invalid | undefined =>
   value === undefined ? undefined : refuse(value)
@@ -85,14 +103,7 @@ const given = <A>(value: A | undefined, refuse: (value: A) => Invalid | undefine
 const refuseReason = (reason: string): Invalid | undefined =>
   reasons.has(reason) ? undefined : new Invalid({ field: "reason", message: `no job is archived for ${reason}` })
 
-const reasons: ReadonlySet<string> = new Set<TerminalReason>([
-  "exhausted",
-  "fatal",
-  "skipped",
-  "deadline",
-  "queue_timeout",
-  "discarded"
-])
+const reasons: ReadonlySet<string> = new Set(DeathReason.literals)
 
 const refuseSettings = (
   { batch, deadline, maxFailureRatio, perSecond, stageWaitMs }: RedriveSettings

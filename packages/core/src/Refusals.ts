@@ -12,13 +12,19 @@ export class Invalid extends Schema.TaggedError<Invalid>()("Invalid", {
   actual: Schema.optionalKey(Schema.Number)
 }) {}
 
-/** The id belongs to a job with other content (kind, fingerprint or queue). `index` is its place in the batch. */
+/**
+ * The id belongs to a job with other content (kind, fingerprint or queue), and `index` is its place in the batch; or, as
+ * `what` says, to a redrive of other jobs. Nothing was written.
+ */
 export class IdConflict extends Schema.TaggedError<IdConflict>()("IdConflict", {
   id: Schema.String,
-  index: Schema.optionalKey(Schema.Number)
+  index: Schema.optionalKey(Schema.Number),
+  what: Schema.optionalKey(Schema.Literal("redrive"))
 }) {
   override get message(): string {
-    return `the id ${this.id} belongs to a job with another kind, payload or queue`
+    return this.what === "redrive"
+      ? `the id ${this.id} belongs to a redrive with another filter or other ids`
+      : `the id ${this.id} belongs to a job with another kind, payload or queue`
   }
 }
 

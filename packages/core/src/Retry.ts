@@ -43,6 +43,12 @@ export interface CustomRetry {
 /** The delay after the n-th failure, n from 1. All but `custom` survive JSON. */
 export type RetryPolicy = ExponentialRetry | LinearRetry | FixedRetry | CustomRetry
 
+const TYPES: ReadonlySet<unknown> = new Set<RetryPolicy["type"]>(["exponential", "linear", "fixed", "custom"])
+
+/** By its type alone: what `Retry` makes has its settings checked. */
+export const isRetryPolicy = (value: unknown): value is RetryPolicy =>
+  typeof value === "object" && value !== null && "type" in value && TYPES.has(value.type)
+
 /**
  * Constructors. A setting that is no policy (base below 1 ms, factor below 1, cap below base, jitter outside 0..1)
  * throws a `RangeError` where the task is defined. Jitter defaults to 0.2, a cap to one year.
@@ -93,7 +99,7 @@ export const defaultRetry: RetryPolicy = { type: "exponential", baseMs: 1000, fa
 /**
  * Whole milliseconds in 1..1 year until the attempt after `attempt` failures. `random` in [0, 1) drives the jitter; before
  * it the delays of every policy but `custom` never decrease. A custom function that throws or answers NaN, a negative
- * number or less than half a millisecond gives 1 s; one that answers too much gives one year.
+ * number or less than half a millisecond gives 1 s, as what is no policy does; one that answers too much gives one year.
  */
 export const retryDelayMs = (policy: RetryPolicy, attempt: number, random: number): number => {
   const nth = attempt >= 1 ? attempt : 1
@@ -109,6 +115,8 @@ export const retryDelayMs = (policy: RetryPolicy, attempt: number, random: numbe
       return bounded(jittered(policy.delayMs, policy.jitter, random))
     case "custom":
       return bounded(customMs(policy, nth))
+    default:
+      return BAD_DELAY_MS
   }
 }
 

@@ -51,7 +51,7 @@ export const transition = (state: State, outcome: Outcome, ctx: TransitionCtx): 
       return move(ctx.retentionMs === 0 ? "deleted" : "completed", { strikes: "reset" })
     case "Retry":
     case "TimedOut":
-      return ctx.attempt + 1 >= ctx.maxAttempts
+      return ctx.attempt + 1 >= ctx.maxAttempts || ("isLast" in outcome && outcome.isLast)
         ? rest("archived", "exhausted", { attempt: 1 })
         : waitAgain("retryable", ctx, { attempt: 1 })
     case "Fatal":

@@ -27,9 +27,9 @@ export interface StuckEvidence {
   readonly attempt: number
   readonly fence: number
   /** Since its handler started. */
-  readonly runningMs: number
-  /** Since its last progress where it is stalled, else since it was told to stop or has answered. */
-  readonly sinceMs: number
+  readonly runningForMs: number
+  /** Without progress where it is stalled, else since it was told to stop or has answered. */
+  readonly stuckForMs: number
   /** The steps whose bodies run. */
   readonly steps: ReadonlyArray<string>
   /** The handler's fiber, or that of its scope's finalizers, then those it forked as its children: ten at most. */

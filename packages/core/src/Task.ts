@@ -76,12 +76,16 @@ export interface TaskOptions<P, S, E, Steps extends string> {
   readonly crashLimit?: number | undefined
   /** Bounds one attempt. */
   readonly timeout?: Duration.Input | undefined
-  /** Bounds the body of each step, at least 1 ms; see the step's own option `timeout`, which replaces it. Default none. */
+  /**
+   * Bounds the body of each step, at least 1 ms; see the step's own option `timeout`, which replaces it. Above `timeout` it
+   * is met only by jobs that were enqueued with a longer one. Refused where `steps` is empty. Default none.
+   */
   readonly stepTimeout?: Duration.Input | undefined
   /**
    * Bounds the time in which an attempt makes no progress, at least 1 ms: starts or ends no step, saves no position,
    * reports no progress and puts no output. Waiting for the store is not counted. Past it the attempt is interrupted and
-   * has timed out, with the error `ProgressStalled`. Default none.
+   * has timed out, with the error `ProgressStalled`. Above `timeout` it is met only by jobs that were enqueued with a
+   * longer one. Default none.
    */
   readonly stallTimeout?: Duration.Input | undefined
   /** Bounds the job, counted from the later of enqueue and due time. */

@@ -93,6 +93,9 @@ const refusals = <P, S, E, Steps extends string>(
   ifGiven(options.crashLimit, (limit) => refuseInteger("crashLimit", limit, 1, MAX_ATTEMPTS_LIMIT)),
   refuseDuration("timeout", options.timeout, wholeMillis),
   refuseDuration("stepTimeout", options.stepTimeout, wholeMillis),
+  options.stepTimeout !== undefined && options.steps?.length === 0
+    ? new Invalid({ field: "stepTimeout", message: "stepTimeout bounds nothing: the task declares that it has no steps" })
+    : undefined,
   refuseDuration("stallTimeout", options.stallTimeout, wholeMillis),
   refuseDuration("deadline", options.deadline, wholeMillis),
   refuseDuration("queueTimeout", options.queueTimeout, wholeMillis),

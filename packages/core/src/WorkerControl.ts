@@ -6,9 +6,9 @@
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
+import { refuseText } from "./EnqueueGuard.ts"
 import type { WorkerId } from "./Ids.ts"
 import { Invalid, type NotFound, type StoreUnavailable } from "./Refusals.ts"
-import { isStorableText, utf8Length } from "./Text.ts"
 
 /**
  * `quiet`: takes no more work and hands back what has not started; what runs goes on, and its leases are kept.
@@ -40,15 +40,19 @@ export interface WorkerStanding {
   readonly isDraining: boolean
 }
 
+/** Why it is none that a worker knows, whatever it is: from a caller without types. */
+export const refuseCommand = (command: string): Invalid | undefined =>
+  COMMANDS.has(command)
+    ? undefined
+    : new Invalid({ field: "command", message: `command is one of ${[...COMMANDS].join(", ")}` })
+
+const COMMANDS: ReadonlySet<string> = new Set(WorkerCommand.literals)
+
+/** Of the name of whoever gives a command or signs an operation, in UTF-8 bytes. */
 export const MAX_ACTOR_BYTES = 256
 
 /** Why a store should not note who gave a command. */
-export const refuseActor = (actor: string): Invalid | undefined => {
-  const actual = utf8Length(actor)
-  if (actual <= MAX_ACTOR_BYTES && isStorableText(actor)) return undefined
-  const message = `an actor is text of at most ${MAX_ACTOR_BYTES} bytes, without NUL and lone surrogates`
-  return new Invalid({ field: "actor", message, limit: MAX_ACTOR_BYTES, actual })
-}
+export const refuseActor = (actor: string): Invalid | undefined => refuseText("actor", actor, 0, MAX_ACTOR_BYTES)
 
 export class WorkerControl extends Context.Service<WorkerControl, {
   /**

@@ -1,7 +1,13 @@
 import { Data, Redacted, Schema } from "effect"
 import { SqlError, UnknownError } from "effect/sql/SqlError"
 import { assert, describe, it } from "vitest"
-import { MAX_ERROR_MESSAGE_BYTES, MAX_ERROR_TEXT_BYTES, type StoredError, storedError } from "../src/ErrorText.ts"
+import {
+  MAX_ERROR_MESSAGE_BYTES,
+  MAX_ERROR_TEXT_BYTES,
+  shownText,
+  type StoredError,
+  storedError
+} from "../src/ErrorText.ts"
 
 const bytes = (text: string) => Buffer.byteLength(text, "utf8")
 
@@ -55,6 +61,19 @@ describe("a usual error", () => {
       [plain.tag, plain.message],
       ["Plain", "{ at: 1970-01-01T00:00:00.000Z, deep: { a: [1, [...]] } }"]
     )
+  })
+  it("without a message keeps the frame that raised it", () => {
+    class Boom extends Schema.TaggedError<Boom>()("Boom", { shop: Schema.String }) {}
+    assert.match(storedError(new Boom({ shop: "s1" })).text, /^Boom: \{ shop: "s1" \}\n {4}at .*ErrorText\.test\.ts/)
+  })
+  it("of more frames than are kept keeps the program's own before those of Effect", () => {
+    const error = new Error("deep")
+    const inner = "\n    at FiberImpl.runLoop (file:///app/node_modules/effect/dist/internal/effect.js:476:97)".repeat(
+      300
+    )
+    error.stack = `Error: deep\n    at first (main.ts:1:1)${inner}\n    at last (main.ts:2:2)`
+    const { text } = storedError(error)
+    assert.strictEqual(text, "Error: deep\n    at first (main.ts:1:1)\n    at last (main.ts:2:2)")
   })
   it("keeps its frames when the message looks like frames", () => {
     const error = new Error("one\n    at two")
@@ -168,6 +187,20 @@ describe("a chain of causes", () => {
       storedError(new AggregateError([new Error("one"), new Error("two")], "all")).text,
       /Caused by: Error: one/
     )
+  })
+})
+
+describe("shown text", () => {
+  it("shows what it can of any value, and throws for none", () => {
+    const trap = () => {
+      throw new Error("trap")
+    }
+    const hidden = "[a value that cannot be shown]"
+    assert.deepStrictEqual([revoked(), new Proxy({}, { getPrototypeOf: trap })].map((value) => shownText(value, 100)), [
+      hidden,
+      hidden
+    ])
+    assert.strictEqual(shownText(new TypeError("no"), 100), "TypeError: no")
   })
 })
 

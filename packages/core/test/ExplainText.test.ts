@@ -58,7 +58,7 @@ describe("explainText", () => {
   })
 
   it("says who must act where time alone does not help", () => {
-    assert.match(say({ blockedBy: "schedule", detail: { dueAtMs: null } }), /operator promotes/)
+    assert.match(say({ blockedBy: "schedule", detail: { dueAtMs: null, lastErrorTag: null } }), /operator promotes/)
     assert.match(
       say({ blockedBy: "quarantine", detail: { crashes: 3, limit: 3, fingerprint: null } }),
       /^It crashed 3 times, and 3 is the limit: an operator must release it\.$/
@@ -67,6 +67,25 @@ describe("explainText", () => {
       say({ blockedBy: "paused", detail: { switch: "rate_class", name: "shop-api" } }),
       /rate class shop-api is paused/
     )
+  })
+
+  it("tells workers that take no work from there being none", () => {
+    const detail = { queue: "default", liveWorkers: 0, quietWorkers: 0, drainingWorkers: 0 }
+    const none = (over: Partial<typeof detail>) => say({ blockedBy: "no_worker", detail: { ...detail, ...over } })
+    assert.strictEqual(none({}), "No live worker takes work from the queue default.")
+    assert.strictEqual(none({ quietWorkers: 1 }), "1 live worker serves default, but is quiet.")
+    assert.strictEqual(
+      none({ quietWorkers: 2, drainingWorkers: 1 }),
+      "2 live workers serve default, but are quiet."
+    )
+    assert.strictEqual(none({ drainingWorkers: 1 }), "1 live worker serves default, but is draining.")
+  })
+
+  it("gives times in a unit that can be read, and the error of the last attempt", () => {
+    const wait = (ms: number) => say({ blockedBy: "schedule", detail: { dueAtMs: 1, lastErrorTag: "ShopDown" } }, ms)
+    const times = [999, 1500, 9960, 65_000, 3_511_000, 7_200_000, 200_000_000].map((ms) => wait(ms).split("about ")[1])
+    assert.deepStrictEqual(times, ["999 ms.", "1.5 s.", "10 s.", "65 s.", "59 min.", "2 h.", "2 days."])
+    assert.strictEqual(wait(3_511_000), "It failed with ShopDown and is not due yet: in about 59 min.")
   })
 
   it("says of a job that nothing holds where it stands", () => {

@@ -40,11 +40,11 @@ describe("what OnError makes becomes an outcome", () => {
   it("retry keeps the task's policy or brings its own, and ends the job once it has failed so often", () => {
     assert.deepStrictEqual(outcome(OnError.retry()), { _tag: "Retry", delayMs: 7000 })
     const own = Retry.linear({ base: "1 second", step: "1 second", jitter: 0 })
-    assert.deepStrictEqual(outcome(OnError.retry(own), { attempt: 2 }), { _tag: "Retry", delayMs: 3000 })
-    const thrice = OnError.retry(own, { maxAttempts: 3 })
+    assert.deepStrictEqual(outcome(OnError.retry({ policy: own }), { attempt: 2 }), { _tag: "Retry", delayMs: 3000 })
+    const thrice = OnError.retry({ policy: own, maxAttempts: 3 })
     assert.deepStrictEqual([1, 2].map((attempt) => outcome(thrice, { attempt })), [
       { _tag: "Retry", delayMs: 2000 },
-      { _tag: "Fatal" }
+      { _tag: "Retry", delayMs: 0, isLast: true }
     ])
   })
 
@@ -92,8 +92,12 @@ describe("what OnError makes becomes an outcome", () => {
     }
     const year = Duration.toMillis("365 days")
     assert.deepStrictEqual(outcome(OnError.snooze(Number.POSITIVE_INFINITY)), { _tag: "Snooze", delayMs: year })
-    const broken = OnError.retry(Retry.custom(() => Number.NaN))
+    const broken = OnError.retry({ policy: Retry.custom(() => Number.NaN) })
     assert.deepStrictEqual(outcome(broken), { _tag: "Retry", delayMs: 1000 })
+    assert.deepStrictEqual(outcome(OnError.retry({ policy: { maxAttempts: 3 } as never })), {
+      _tag: "Retry",
+      delayMs: 1000
+    })
     assert.propertyVal(outcome(OnError.rateLimited(5, { class: "a\u0000" })), "rateClass", "a\ufffd")
     const reasonOf = (reason: unknown) => Object(outcome(OnError.skip(reason as string))).reason
     assert.deepStrictEqual([reasonOf(""), reasonOf(undefined)], ["the message", "the message"])
@@ -147,13 +151,18 @@ describe("a task's onError", () => {
     const ofEntry = (entry: unknown) => refused({ error: NotFound, onError: { NotFound: entry } })
     assert.deepStrictEqual(ofEntry(OnError.snooze("100 micros")), ["onError.NotFound", 1, 0])
     assert.deepStrictEqual(ofEntry(OnError.rateLimited(0)), ["onError.NotFound", 1, 0])
-    assert.deepStrictEqual(ofEntry(OnError.retry(undefined, { maxAttempts: 1001 })), ["onError.NotFound", 1000, 1001])
+    assert.deepStrictEqual(ofEntry(OnError.retry({ maxAttempts: 1001 })), [
+      "onError.NotFound.maxAttempts",
+      1000,
+      1001
+    ])
     assert.deepStrictEqual(ofEntry(OnError.skip("x".repeat(1025))), ["onError.NotFound", 1024, 1025])
     const plain: ReadonlyArray<unknown> = [
       ofEntry(OnError.snooze("soon" as "1 second")),
       ofEntry(OnError.rateLimited("1 second", { class: "not-named" })),
       ofEntry("skip"),
-      ofEntry(undefined)
+      ofEntry(undefined),
+      ofEntry(OnError.retry({ policy: { maxAttempts: 3 } as never }))
     ]
     assert.deepStrictEqual(plain, plain.map(() => ["onError.NotFound", undefined, undefined]))
     const both = { error: NotFound, isFailure: () => true, onError: { NotFound: OnError.stop } }
@@ -180,7 +189,7 @@ describe("types", () => {
       onError: {
         Throttled: ({ retryAfter }) => OnError.rateLimited(retryAfter),
         NotFound: OnError.skip("gone"),
-        Down: ({ status }) => status < 500 ? OnError.stop : OnError.retry(Retry.fixed("1 minute"))
+        Down: ({ status }) => status < 500 ? OnError.stop : OnError.retry({ policy: Retry.fixed("1 minute") })
       },
       error
     })

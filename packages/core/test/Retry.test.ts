@@ -57,6 +57,11 @@ describe("a retry delay", () => {
       MAX_RETRY_DELAY_MS
     )
   })
+  it("is 1 s for what is no policy", () => {
+    for (const policy of [{}, { type: "weird" }, { maxAttempts: 3 }, () => 5]) {
+      assert.strictEqual(retryDelayMs(policy as RetryPolicy, 1, 0.5), 1000)
+    }
+  })
   it("is sane for attempts and random numbers that are none", () => {
     for (const attempt of [0, -1, Number.NaN]) assert.strictEqual(retryDelayMs(defaultRetry, attempt, 0.5), 1000)
     for (const random of [-1, 2, Number.NaN]) {

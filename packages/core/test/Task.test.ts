@@ -106,6 +106,7 @@ describe("Task", () => {
       ["crashLimit", "ok", { crashLimit: 1001 }],
       ["timeout", "ok", { timeout: "100 micros" }],
       ["stepTimeout", "ok", { stepTimeout: 0 }],
+      ["stepTimeout", "ok", { stepTimeout: "1 second", steps: [] }],
       ["stallTimeout", "ok", { stallTimeout: Number.POSITIVE_INFINITY }],
       ["retention", "ok", { retention: Number.NaN }]
     ]

@@ -193,6 +193,7 @@ create table headgate.output (
   bytes bytea not null
 );
 
+-- The columns from command_at_ms on are what operators tell it, and what it has become: see 0015_worker_commands.sql.
 create table headgate.worker (
   started_at_ms bigint not null,
   seen_at_ms bigint not null,
@@ -202,7 +203,18 @@ create table headgate.worker (
   id text collate "C" not null primary key,
   queues text[] not null,
   kinds text[] not null,
-  versions int[] not null
+  versions int[] not null,
+  command_at_ms bigint,
+  command_seq bigint not null default 0,
+  applied_seq bigint not null default 0,
+  wants_quiet boolean not null default false,
+  wants_resigned boolean not null default false,
+  is_quiet boolean not null default false,
+  is_resigned boolean not null default false,
+  is_draining boolean not null default false,
+  command text collate "C" check (command in ('quiet', 'resume', 'restart', 'terminate', 'resign')),
+  command_actor text,
+  wants_end text collate "C" check (wants_end in ('restart', 'terminate'))
 ) with (fillfactor = 50);
 
 create table headgate.duty (
@@ -211,25 +223,36 @@ create table headgate.duty (
   holder text collate "C" not null
 );
 
--- The lane like p_lane, for a job that changes lanes (first crash, newer checkpoint). Enqueue resolves lanes set-wise.
-create function headgate.lane_for(p_lane int, p_version int, p_suspect boolean) returns int
-language plpgsql volatile as $$
+-- The lane of these properties, made where there is none.
+create function headgate.lane_like(p_lane headgate.lane) returns int language plpgsql volatile as $$
 declare
   v_id int;
 begin
   for attempt in 1..2 loop
-    select l.id into v_id from headgate.lane o join headgate.lane l
-      on (l.queue, l.kind, l.worker, l.falls_back, l.is_partitioned, l.varies, l.classes, l.limits)
-        = (o.queue, o.kind, o.worker, o.falls_back, o.is_partitioned, o.varies, o.classes, o.limits)
-      where o.id = p_lane and l.version = p_version and l.suspect = p_suspect;
+    select l.id into v_id from headgate.lane l
+      where (l.queue, l.kind, l.version, l.suspect, l.worker, l.falls_back, l.is_partitioned, l.varies, l.classes, l.limits)
+        = (p_lane.queue, p_lane.kind, p_lane.version, p_lane.suspect, p_lane.worker, p_lane.falls_back,
+          p_lane.is_partitioned, p_lane.varies, p_lane.classes, p_lane.limits);
     exit when v_id is not null;
     insert into headgate.lane (queue, kind, version, suspect, worker, falls_back, is_partitioned, varies, classes, limits)
-      select o.queue, o.kind, p_version, p_suspect, o.worker, o.falls_back, o.is_partitioned, o.varies, o.classes, o.limits
-      from headgate.lane o where o.id = p_lane
+      values (p_lane.queue, p_lane.kind, p_lane.version, p_lane.suspect, p_lane.worker, p_lane.falls_back,
+        p_lane.is_partitioned, p_lane.varies, p_lane.classes, p_lane.limits)
       -- A rival's row is visible to a new statement only.
       on conflict do nothing;
   end loop;
   return v_id;
+end $$;
+
+-- For a job that changes lanes (first crash, newer checkpoint). Enqueue resolves lanes set-wise.
+create function headgate.lane_for(p_lane int, p_version int, p_suspect boolean) returns int
+language plpgsql volatile as $$
+declare
+  v_lane headgate.lane;
+begin
+  select l.* into v_lane from headgate.lane l where l.id = p_lane;
+  v_lane.version := p_version;
+  v_lane.suspect := p_suspect;
+  return headgate.lane_like(v_lane);
 end $$;
 
 -- 1 s, 5 s, 30 s, 2 min, then 10 min.

@@ -318,13 +318,86 @@ language sql immutable parallel safe as $$
     + case when p_remaining > 0 then least(p_remaining, 4 * p_quantum) - p_quantum else 0 end
 $$;
 
+-- Which partitions are next: p_wanted of them, if there are so many, without those that are paused or at their ceiling;
+-- each with its quantum. from_key and until_key say where to look, and then where to look on; `visited` counts what was
+-- looked at, and with is_round it was all up to p_start, where the round began.
+--
+-- Where no quantum is set it is p_auto, and 1 for a partition that has more than twice as many jobs in flight as those
+-- looked at with it on average.
+create function headgate.next_partitions(
+  p_queue text, p_lanes int[], p_queue_lanes int[], p_start text, p_wanted int, p_visits int, p_ceiling bigint,
+  p_quantum int, p_auto int, p_is_counted boolean, p_has_keys boolean, inout from_key text, inout until_key text,
+  out partitions headgate.waiting[], out visited int, out last_key text, out is_round boolean
+) language plpgsql volatile as $$
+declare
+  v_next headgate.waiting;
+  v_look int := p_wanted;
+  v_seen int;
+  v_peers bigint := 0;
+  v_total bigint := 0;
+begin
+  partitions := '{}';
+  visited := 0;
+  is_round := false;
+  while cardinality(partitions) < p_wanted and visited < p_visits and not is_round loop
+    v_look := least(v_look, p_visits - visited);
+    v_seen := 0;
+    for v_next in select * from headgate.waiting_partitions(
+      p_queue, p_lanes, p_queue_lanes, from_key, until_key, v_look, p_is_counted, p_has_keys)
+    loop
+      v_seen := v_seen + 1;
+      last_key := v_next.partition_key;
+      continue when v_next.is_paused;
+      v_peers := v_peers + 1;
+      v_total := v_total + v_next.held;
+      continue when v_next.held >= p_ceiling;
+      v_next.quantum := coalesce(v_next.quantum, p_quantum);
+      partitions := partitions || v_next;
+    end loop;
+    visited := visited + v_seen;
+    if v_seen < v_look then
+      is_round := until_key = p_start;
+      from_key := '';
+      until_key := p_start;
+    else
+      from_key := last_key || chr(1);
+    end if;
+    v_look := 4 * v_look;
+  end loop;
+  for n in 1..cardinality(partitions) loop
+    v_next := partitions[n];
+    if v_next.quantum is null then
+      v_next.quantum := case
+        when v_next.held >= 2 and v_next.held * (v_peers - 1) > 2 * (v_total - v_next.held) then 1 else p_auto end;
+      partitions[n] := v_next;
+    end if;
+  end loop;
+end $$;
+
+-- The first group of each lane in one partition, and whether a lane has others there.
+create function headgate.first_groups(
+  p_lanes int[], p_partition text, out lanes int[], out keys text[], out is_split boolean
+) language plpgsql volatile as $$
+begin
+  select array_agg(g.lane_id), array_agg(g.keys), bool_or(g.keys <> g.last_keys) into lanes, keys, is_split
+    from (
+      select l.id as lane_id, (
+          select j.keys from headgate.job j where j.lane_id = l.id and j.partition_key = p_partition and j.state = 'available'
+          order by j.keys limit 1
+        ) as keys, (
+          select j.keys from headgate.job j where j.lane_id = l.id and j.partition_key = p_partition and j.state = 'available'
+          order by j.keys desc limit 1
+        ) as last_keys
+      from unnest(p_lanes) l(id)
+    ) g where g.keys is not null;
+end $$;
+
 -- One pass over partitions of a queue, from where the last one ended. Answers the jobs it locked, charged and made room
 -- for; the caller claims them before the next pass.
 --
 -- Partitions take turns (deficit round-robin, Shreedhar and Varghese 1995): in a round each gives as many jobs as its
--- quantum. A turn that the capacity, or a policy it shares with others, cut short is continued by the next pass. Where no
--- quantum is set it is a quarter of the capacity, at least 10, and 1 for a partition that has more than twice as many
--- jobs in flight as those looked at with it on average.
+-- quantum: where none is set, a quarter of the capacity, at least 10 (see next_partitions). A turn that the capacity, or a
+-- policy it shares with others, cut short is continued by the next pass.
 --
 -- Within a partition jobs come by priority, age and id over all its groups; a group (lane and keys) gives none beyond
 -- the first that a policy refuses. What is refused is never locked.
@@ -359,12 +432,9 @@ declare
   v_partitions headgate.waiting[];
   v_wanted int := 0;
   v_passed int := 0;      -- partitions that were asked for jobs
-  v_look int;
-  v_seen int;
+  v_found record;
   v_until text := headgate.behind_all();
   v_last text;
-  v_peers bigint;
-  v_total bigint;
   v_rounds int;           -- more than one where all partitions are looked at together, and have room for it
   v_at text;
   v_allowed int;
@@ -416,46 +486,17 @@ begin
   v_from := v_start;
 
   while v_rest > 0 and visited < p_visits and not is_round loop
-    -- Which partitions are next: so many as the capacity asks for, and then by what those before them gave.
-    v_partitions := '{}';
-    v_peers := 0;
-    v_total := 0;
+    -- As many partitions as the capacity asks for, and then by what those before them gave.
     v_wanted := case when v_passed = 0 then v_rest / coalesce(v_base, v_auto) + 1
       else least(4 * v_wanted, v_rest * v_passed / greatest(p_capacity - v_rest, 1) + 1) end;
-    v_look := v_wanted;
-    while cardinality(v_partitions) < v_wanted and visited < p_visits and not is_round loop
-      v_look := least(v_look, p_visits - visited);
-      v_seen := 0;
-      for v_next in select * from headgate.waiting_partitions(
-        p_queue, p_lanes, v_queue_lanes, v_from, v_until, v_look, v_is_counted, v_is_lone and v_varies)
-      loop
-        v_seen := v_seen + 1;
-        v_last := v_next.partition_key;
-        continue when v_next.is_paused;
-        v_peers := v_peers + 1;
-        v_total := v_total + v_next.held;
-        continue when v_next.held >= v_ceiling;
-        v_next.quantum := coalesce(v_next.quantum, v_base);
-        v_partitions := v_partitions || v_next;
-      end loop;
-      visited := visited + v_seen;
-      if v_seen < v_look then
-        is_round := v_until = v_start;
-        v_from := '';
-        v_until := v_start;
-      else
-        v_from := v_last || chr(1);
-      end if;
-      v_look := 4 * v_look;
-    end loop;
-    for n in 1..cardinality(v_partitions) loop
-      v_next := v_partitions[n];
-      if v_next.quantum is null then
-        v_next.quantum := case
-          when v_next.held >= 2 and v_next.held * (v_peers - 1) > 2 * (v_total - v_next.held) then 1 else v_auto end;
-        v_partitions[n] := v_next;
-      end if;
-    end loop;
+    select n.* into v_found from headgate.next_partitions(p_queue, p_lanes, v_queue_lanes, v_start, v_wanted,
+      p_visits - visited, v_ceiling, v_base, v_auto, v_is_counted, v_is_lone and v_varies, v_from, v_until) n;
+    v_partitions := v_found.partitions;
+    visited := visited + v_found.visited;
+    is_round := v_found.is_round;
+    v_from := v_found.from_key;
+    v_until := v_found.until_key;
+    v_last := coalesce(v_found.last_key, v_last);
     v_rounds := 1;
     if is_round and visited = cardinality(v_partitions) and visited > 0 then
       v_rounds := greatest(v_rest / (select sum(p.quantum) from unnest(v_partitions) p), 1);
@@ -511,17 +552,8 @@ begin
         v_keys := array[v_next.keys];
         v_is_split := v_next.is_split;
       else
-        select array_agg(g.lane_id), array_agg(g.keys), bool_or(g.keys <> g.last_keys) into v_lane_ids, v_keys, v_is_split
-          from (
-            select l.id as lane_id, (
-                select j.keys from headgate.job j where j.lane_id = l.id and j.partition_key = v_at and j.state = 'available'
-                order by j.keys limit 1
-              ) as keys, (
-                select j.keys from headgate.job j where j.lane_id = l.id and j.partition_key = v_at and j.state = 'available'
-                order by j.keys desc limit 1
-              ) as last_keys
-            from unnest(p_lanes) l(id)
-          ) g where g.keys is not null;
+        select f.lanes, f.keys, f.is_split into v_lane_ids, v_keys, v_is_split
+          from headgate.first_groups(p_lanes, v_at) f;
       end if;
       v_is_cut := false;
       if v_is_split then
@@ -664,41 +696,57 @@ begin
     v_remaining := v_held_remaining;
   end if;
   if visited > 0 then
-    insert into headgate.queue_turn as t (queue, partition_key, remaining, cuts)
-      values (p_queue, v_turn, v_remaining, v_cuts)
-      on conflict (queue) do update
-      set partition_key = excluded.partition_key, remaining = excluded.remaining, cuts = excluded.cuts
-      where (t.partition_key, t.remaining, t.cuts) <> (excluded.partition_key, excluded.remaining, excluded.cuts);
+    perform headgate.end_turn(p_queue, v_turn, v_remaining, v_cuts);
   end if;
-
-  -- Room for newcomers, then the charges: jobs are locked before buckets, as settlements do.
-  for place in 1..cardinality(v_names) loop
-    v_rule := v_slot_rules[place];
-    if v_rule.on_saturated = 'cancel_running' and v_rooms[place] < v_full[place] then
-      superseded := superseded || headgate.supersede_oldest(v_rule.policy, v_slot_keys[place],
-        (v_full[place] - v_rooms[place])::int, v_rule.most::int, p_now);
-    end if;
-  end loop;
-  for place in 1..cardinality(v_names) loop
-    v_rule := v_slot_rules[place];
-    if v_rule.scope = 'class' and v_rooms[place] <> v_full[place] then
-      perform headgate.charge(v_rule.policy, v_slot_keys[place], v_full[place] - v_rooms[place], p_now);
-    end if;
-  end loop;
+  if v_names <> '{}' then
+    superseded := headgate.make_room(v_slot_rules, v_slot_keys, v_full, v_rooms, p_now);
+    perform headgate.charge(v_slot_rules, v_slot_keys, v_full, v_rooms, p_now);
+  end if;
   taken := nullif(taken, '{}');
   ended := nullif(ended, '{}');
-  superseded := nullif(superseded, '{}');
 end $$;
 
--- An overdraft is paid back by the refill: a weight beyond the burst is admitted by a full bucket.
-create function headgate.charge(p_class text, p_key text, p_units bigint, p_now bigint) returns void language plpgsql volatile as $$
+create function headgate.end_turn(p_queue text, p_turn text, p_remaining int, p_cuts jsonb) returns void
+language plpgsql volatile as $$
+begin
+  insert into headgate.queue_turn as t (queue, partition_key, remaining, cuts) values (p_queue, p_turn, p_remaining, p_cuts)
+    on conflict (queue) do update
+    set partition_key = excluded.partition_key, remaining = excluded.remaining, cuts = excluded.cuts
+    where (t.partition_key, t.remaining, t.cuts) <> (excluded.partition_key, excluded.remaining, excluded.cuts);
+end $$;
+
+-- Of what draw() met: the holders that go for the newcomers. Before the charges, since settlements lock jobs first.
+create function headgate.make_room(p_rules headgate.rule[], p_keys text[], p_full bigint[], p_rooms bigint[], p_now bigint)
+returns text[] language plpgsql volatile as $$
+declare
+  v_superseded text[];
+begin
+  for place in 1..cardinality(p_rules) loop
+    if p_rules[place].on_saturated = 'cancel_running' and p_rooms[place] < p_full[place] then
+      v_superseded := v_superseded || headgate.supersede_oldest(p_rules[place].policy, p_keys[place],
+        (p_full[place] - p_rooms[place])::int, p_rules[place].most::int, p_now);
+    end if;
+  end loop;
+  return nullif(v_superseded, '{}');
+end $$;
+
+-- Of what draw() met: what was taken from buckets, in the order in which settlements lock them, too. An overdraft is paid
+-- back by the refill: a weight beyond the burst is admitted by a full bucket.
+create function headgate.charge(p_rules headgate.rule[], p_keys text[], p_full bigint[], p_rooms bigint[], p_now bigint)
+returns void language plpgsql volatile as $$
 begin
   insert into headgate.bucket as b (class, key, units, at_ms)
-    select r.name, p_key, r.burst * r.window_ms - p_units, p_now from headgate.rate_class r where r.name = p_class
+    select r.name, s.key, r.burst * r.window_ms - (s.was - s.room), p_now
+    from unnest(p_rules, p_keys, p_full, p_rooms)
+      s(lane_id, name, policy, scope, nth, most, unit, on_saturated, key, was, room)
+    join headgate.rate_class r on r.name = s.policy
+    where s.scope = 'class' and s.room <> s.was
+    order by r.name, s.key collate "C"
     -- As it is under the row's lock: a settlement that corrects a charge holds no lock of the gate.
     on conflict (class, key) do update set at_ms = greatest(b.at_ms, p_now), units = (
-      select headgate.refilled(b.units, b.at_ms, p_now, r.rate_limit, r.window_ms, r.burst) - p_units
-      from headgate.rate_class r where r.name = p_class);
+      select headgate.refilled(b.units, b.at_ms, p_now, r.rate_limit, r.window_ms, r.burst)
+        - (r.burst * r.window_ms - excluded.units)
+      from headgate.rate_class r where r.name = b.class);
 end $$;
 
 -- The oldest holders of a slot that came before this moment, but for those that other transactions are writing.

@@ -77,23 +77,19 @@ end $$;
 -- How much of the capacity each queue gets, of those that have a ready job. Strict ones go first, the heaviest before the
 -- others, each until it is empty. The rest share by weight (virtual-time fair queuing): the next job always comes from the
 -- queue that was served least for its weight, by name where several were; that one also comes first to what they share, as
--- a rate class. What a queue could not use is nobody's debt:
--- none is further behind the most served than one job.
+-- a rate class. What a queue could not use is nobody's debt: none is further behind the most served than one job.
 create function headgate.queue_shares(p_lanes int[], p_queues text[], p_capacity int)
 returns table (queue text, share int)
 language plpgsql volatile
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
 declare
   v_scale constant bigint := 1000000;
-  v_queues text[];
-begin
-  v_queues := array(select distinct l.queue from unnest(p_lanes, p_queues) l(id, queue)
+  v_queues text[] := array(select distinct l.queue from unnest(p_lanes, p_queues) l(id, queue)
     where exists (select from headgate.job j where j.lane_id = l.id and j.state = 'available') order by l.queue);
+begin
   if cardinality(v_queues) > 1 then
-    select array[q.name] into v_queues from headgate.queue q where q.name = any(v_queues) and q.is_strict
-      order by q.weight desc, q.name limit 1;
-    v_queues := coalesce(v_queues, array(select distinct l.queue from unnest(p_lanes, p_queues) l(id, queue)
-      where exists (select from headgate.job j where j.lane_id = l.id and j.state = 'available') order by l.queue));
+    v_queues := coalesce((select array[q.name] from headgate.queue q where q.name = any(v_queues) and q.is_strict
+      order by q.weight desc, q.name limit 1), v_queues);
   end if;
   if cardinality(v_queues) < 2 then
     return query select q.name, p_capacity from unnest(v_queues) q(name);
@@ -334,6 +330,8 @@ begin
       else
         select array_agg(l.id), array_agg(l.suspect) into v_own, v_own_suspects
           from unnest(v_lanes, v_lane_queues, v_suspects) l(id, queue, suspect) where l.queue = v_queues[n];
+        -- A suspect that another queue has given in this round was all that this one had.
+        continue when v_own is null;
       end if;
       if v_queues[n] = any(v_gated) then
         select d.taken, d.late, d.closed, d.ended, d.superseded, d.visited, d.is_round

@@ -199,6 +199,8 @@ begin
         when c.outcome = 'skip' then 'skipped'
         when c.outcome in ('fatal', 'undecodable', 'checkpoint_stale') then c.outcome
         when c.outcome in ('retry', 'timed_out') and c.next_attempt >= c.max_attempts then 'exhausted'
+        -- Its task allows this error fewer failures than the job has.
+        when c.outcome = 'retry' and c.reason = 'exhausted' then c.reason
         when c.outcome = 'crashed' and c.next_crash >= c.crash_limit then 'crash_limit'
         when c.outcome = 'deadline_passed' then 'deadline'
         when c.is_closed then 'fingerprint'
@@ -355,12 +357,12 @@ begin
   if v_classes is null then
     return;
   end if;
-  insert into headgate.bucket (class, key, units, at_ms)
-    select b.class, b.key, r.burst * r.window_ms, 0 from unnest(v_classes, v_keys) b(class, key)
-    join headgate.rate_class r on r.name = b.class
-    order by b.class, b.key on conflict do nothing;
-  perform from headgate.bucket b where (b.class, b.key) in (select u.* from unnest(v_classes, v_keys) u)
-    order by b.class, b.key for update;
+  -- Makes those that are missing, and locks the others.
+  insert into headgate.bucket as b (class, key, units, at_ms)
+    select u.class, u.key, r.burst * r.window_ms, 0 from unnest(v_classes, v_keys) u(class, key)
+    join headgate.rate_class r on r.name = u.class
+    order by u.class collate "C", u.key collate "C"
+    on conflict (class, key) do update set at_ms = b.at_ms;
   update headgate.bucket b set
     units = greatest(least(
       headgate.refilled(b.units, b.at_ms, v_now, r.rate_limit, r.window_ms, r.burst) + u.back * r.window_ms,

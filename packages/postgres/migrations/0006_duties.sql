@@ -2,7 +2,8 @@
 -- hold, and re-checks its condition under the lock; a repeated or concurrent call finds nothing more to do.
 --   promote_due    what waited for a time becomes available; what waited too long for its own worker may run on any;
 --   expire_due     what passed its deadline, or its time in the queue, is archived;
---   evict_retained what has been kept long enough is removed, with all that belongs to it.
+--   evict_retained what has been kept long enough is removed, with all that belongs to it; and what says no more than its
+--                  absence would.
 
 create function headgate.promote_due(p_limit int) returns table (promoted int, queues text[], next_due_in_ms bigint)
 language plpgsql volatile as $$
@@ -40,21 +41,12 @@ end $$;
 create function headgate.unpinned_lane(p_lane int) returns int
 language plpgsql volatile as $$
 declare
-  v_id int;
+  v_lane headgate.lane;
 begin
-  for attempt in 1..2 loop
-    select l.id into v_id from headgate.lane o join headgate.lane l
-      on (l.queue, l.kind, l.version, l.suspect, l.is_partitioned, l.varies, l.classes, l.limits)
-        = (o.queue, o.kind, o.version, o.suspect, o.is_partitioned, o.varies, o.classes, o.limits)
-      where o.id = p_lane and l.worker = '' and not l.falls_back;
-    exit when v_id is not null;
-    insert into headgate.lane (queue, kind, version, suspect, is_partitioned, varies, classes, limits)
-      select o.queue, o.kind, o.version, o.suspect, o.is_partitioned, o.varies, o.classes, o.limits
-      from headgate.lane o where o.id = p_lane
-      -- A rival's row is visible to a new statement only.
-      on conflict do nothing;
-  end loop;
-  return v_id;
+  select l.* into v_lane from headgate.lane l where l.id = p_lane;
+  v_lane.worker := '';
+  v_lane.falls_back := false;
+  return headgate.lane_like(v_lane);
 end $$;
 
 -- A running job that is past its deadline loses its lease here: its holder is refused from now on, and learns why.
@@ -104,8 +96,9 @@ create function headgate.effect_retention_ms() returns bigint language sql immut
   select 2592000000::bigint
 $$;
 
--- Answers the number of jobs removed. Workers that were not seen for a day are forgotten here as well, and crashes of
--- content that has not crashed again within 30 days, unless its fingerprint is closed.
+-- Answers the number of jobs removed. Workers that were not seen for a day are forgotten here as well, redrives that ended
+-- 90 days ago, full buckets, and crashes of content that has not crashed again within 30 days, unless its fingerprint is
+-- closed.
 create function headgate.evict_retained(p_limit int) returns int
 language plpgsql volatile as $$
 declare
@@ -123,8 +116,10 @@ begin
   if v_ids is not null then
     perform headgate.forget(v_ids);
   end if;
-  perform headgate.evict_effects(p_limit, v_now - headgate.effect_retention_ms());
+  -- Small rows, which no answer counts: a full part of them does not bring the next one forward.
+  perform headgate.evict_effects(10 * p_limit, v_now - headgate.effect_retention_ms());
   perform headgate.evict_redrives(p_limit, v_now - 7776000000);
+  perform headgate.evict_buckets(10 * p_limit, v_now);
   delete from headgate.worker w where w.seen_at_ms < v_now - 86400000;
   delete from headgate.strike s where s.fingerprint = any(array(
     select o.fingerprint from headgate.strike o where o.closed_at_ms is null and o.last_at_ms < v_now - 2592000000
@@ -132,7 +127,7 @@ begin
   -- By then the jobs of a worker that died have long been reclaimed.
   delete from headgate.death d where d.ctid = any(array(
     select o.ctid from headgate.death o where o.at_ms < v_now - 86400000 order by o.at_ms limit p_limit));
-  perform headgate.evict_callbacks(p_limit, v_now);
+  perform headgate.evict_callbacks(10 * p_limit, v_now);
   return coalesce(cardinality(v_ids), 0);
 end $$;
 
@@ -182,5 +177,39 @@ begin
     update headgate.effect_sweep set at_ms = v_last.at_ms, key = v_last.key;
   elsif v_from.at_ms >= 0 then
     update headgate.effect_sweep set at_ms = -1, key = '';
+  end if;
+end $$;
+
+-- Where the sweep over buckets stands: it goes round, since those in use stay in its way.
+create table headgate.bucket_sweep (
+  is_only boolean primary key default true check (is_only),
+  class text collate "C" not null,
+  key text collate "C" not null
+);
+insert into headgate.bucket_sweep (class, key) values ('', '');
+
+-- Of the next p_limit buckets those that are full: without a row they would be the same. One for each class, that of the
+-- empty key, stays.
+create function headgate.evict_buckets(p_limit int, p_now bigint) returns void
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
+declare
+  v_from record;
+  v_to record;
+  v_end constant text := headgate.behind_all();
+begin
+  select w.class, w.key into v_from from headgate.bucket_sweep w for no key update skip locked;
+  if not found then
+    return;
+  end if;
+  select b.class, b.key into v_to from headgate.bucket b where (b.class, b.key) > (v_from.class, v_from.key)
+    order by b.class, b.key offset p_limit - 1 limit 1;
+  delete from headgate.bucket b where b.ctid = any(array(
+    select o.ctid from headgate.bucket o join headgate.rate_class r on r.name = o.class
+    where (o.class, o.key) > (v_from.class, v_from.key) and (o.class, o.key) <= (coalesce(v_to.class, v_end), coalesce(v_to.key, v_end))
+      and o.key <> '' and o.closed_until_ms <= p_now
+      and headgate.refilled(o.units, o.at_ms, p_now, r.rate_limit, r.window_ms, r.burst) >= r.burst * r.window_ms
+    for update of o skip locked));
+  if v_to.class is not null or v_from.class <> '' then
+    update headgate.bucket_sweep set class = coalesce(v_to.class, ''), key = coalesce(v_to.key, '');
   end if;
 end $$;

@@ -1,16 +1,23 @@
--- Moves that neither a worker nor the clock makes. Each function locks the row (or rows), checks the state it may move
--- from, and writes, so that of two rivals the second sees what the first left behind.
+-- Moves that neither a worker nor the clock makes. Each checks the state it may move from in the statement that locks or
+-- writes the row, so that of two rivals the second sees what the first left behind. By id a job is found whatever its
+-- state, and state || '' is none that a partial index has: the planner must not look for it there.
+--   lock_job       the job as its mover finds it, and answers with: no row when there is no such job;
 --   end_jobs       every move from outside into a terminal state: cancel, supersede, discard, quarantine;
 --   cancel_job, supersede, discard, cancel_incoming, quarantine_waiting: the events, by name;
 --   promote_job, reschedule_job, edit_job, replace_job: changes of a job that waits;
 --   retry_job, release_job: the ways back, refused while another job holds the unique key;
 --   remove_job     the way out.
--- A function for one job answers no row when there is no such job, and a null to_state when it may not move. It waits a
--- bounded time for the row, since it waits on one of the store's few connections.
+-- A function for one job answers the state it moved to, and null when it may not move. It waits a bounded time for the
+-- row, since it waits on one of the store's few connections.
 
 -- What rests until somebody looks at it, and what only an operator moves; its counts and lists must not scan the rest.
 create index job_resting on headgate.job (state, queue)
   where state in ('pending', 'archived', 'quarantined', 'undecodable');
+
+create function headgate.lock_job(p_id text) returns table (id text, state text, queue text)
+language sql volatile set lock_timeout = '2s' as $$
+  select j.id, j.state, j.queue from headgate.job j where j.id = p_id for no key update
+$$;
 
 -- Ends those of the given jobs that are in one of the states p_from. A running one loses its lease in the same write.
 create function headgate.end_jobs(p_ids text[], p_from text[], p_to text, p_reason text)
@@ -85,90 +92,59 @@ $$;
 
 -- Due now, whatever it waited for. Its place in the queue is that of its due time, but not one in the future; a pending
 -- job, which waited for its operator alone, starts to wait now.
-create function headgate.promote_job(p_id text) returns table (from_state text, to_state text, queue text)
-language plpgsql volatile set lock_timeout = '2s' as $$
-declare
-  v_job record;
-begin
-  select j.state, j.queue into v_job from headgate.job j where j.id = p_id for no key update;
-  if not found then
-    return;
-  end if;
-  from_state := v_job.state;
-  queue := v_job.queue;
-  if v_job.state in ('pending', 'scheduled', 'retryable') then
-    update headgate.job j set state = 'available',
-      scheduled_at_ms = case when v_job.state = 'pending' then headgate.now_ms()
-        else least(j.scheduled_at_ms, headgate.now_ms()) end
-      where j.id = p_id returning j.state into to_state;
-  end if;
-  return next;
-end $$;
+create function headgate.promote_job(p_id text) returns text language sql volatile set lock_timeout = '2s' as $$
+  update headgate.job j set state = 'available',
+    scheduled_at_ms = case when j.state = 'pending' then headgate.now_ms() else least(j.scheduled_at_ms, headgate.now_ms()) end
+  where j.id = p_id and j.state || '' in ('pending', 'scheduled', 'retryable')
+  returning j.state
+$$;
 
 -- p_at_ms null: behind the work of the same priority that is available now, in its queue, in the state it has. With a time
 -- a job waits as scheduled until it comes, or is available when it has come; a pending job stays pending.
-create function headgate.reschedule_job(p_id text, p_at_ms bigint)
-returns table (from_state text, to_state text, queue text)
+create function headgate.reschedule_job(p_id text, p_at_ms bigint) returns text
 language plpgsql volatile set lock_timeout = '2s' as $$
 declare
   v_now bigint := headgate.now_ms();
   v_at bigint := p_at_ms;
+  v_to text;
   v_job record;
 begin
-  select j.state, j.queue, j.partition_key, j.keys, j.priority, j.scheduled_at_ms into v_job
-    from headgate.job j where j.id = p_id for no key update;
+  select j.state, j.queue, j.partition_key, j.keys, j.priority, j.scheduled_at_ms into v_job from headgate.job j
+    where j.id = p_id and j.state || '' in ('pending', 'scheduled', 'available', 'retryable') for no key update;
   if not found then
-    return;
+    return null;
   end if;
-  from_state := v_job.state;
-  queue := v_job.queue;
-  if v_job.state in ('pending', 'scheduled', 'available', 'retryable') then
-    if v_at is null then
-      select greatest(v_now, max(last.scheduled_at_ms) + 1) into v_at
-        from headgate.lane l cross join lateral (
-          select j.scheduled_at_ms from headgate.job j
-          where j.lane_id = l.id and j.partition_key = v_job.partition_key and j.keys = v_job.keys
-            and j.state = 'available' and j.priority = v_job.priority and j.id <> p_id
-          order by j.scheduled_at_ms desc, j.id desc limit 1
-        ) last where l.queue = v_job.queue;
-      if v_job.state <> 'available' then
-        v_at := greatest(v_at, v_job.scheduled_at_ms);
-      end if;
+  if v_at is null then
+    select greatest(v_now, max(last.scheduled_at_ms) + 1) into v_at
+      from headgate.lane l cross join lateral (
+        select j.scheduled_at_ms from headgate.job j
+        where j.lane_id = l.id and j.partition_key = v_job.partition_key and j.keys = v_job.keys
+          and j.state = 'available' and j.priority = v_job.priority and j.id <> p_id
+        order by j.scheduled_at_ms desc, j.id desc limit 1
+      ) last where l.queue = v_job.queue;
+    if v_job.state <> 'available' then
+      v_at := greatest(v_at, v_job.scheduled_at_ms);
     end if;
-    update headgate.job j set scheduled_at_ms = v_at,
-      state = case
-        when p_at_ms is null or v_job.state = 'pending' then v_job.state
-        when v_at > v_now then 'scheduled'
-        else 'available' end
-      where j.id = p_id returning j.state into to_state;
   end if;
-  return next;
+  update headgate.job j set scheduled_at_ms = v_at,
+    state = case
+      when p_at_ms is null or v_job.state = 'pending' then v_job.state
+      when v_at > v_now then 'scheduled'
+      else 'available' end
+    where j.id = p_id returning j.state into v_to;
+  return v_to;
 end $$;
 
 -- A fingerprint that was computed follows the payload, one that was given stays.
-create function headgate.edit_job(p_id text, p_payload bytea, p_schema_version int)
-returns table (from_state text, to_state text, queue text)
-language plpgsql volatile set lock_timeout = '2s' as $$
-declare
-  v_job record;
-begin
-  select j.state, j.queue, j.lane_id, j.crash_attempt, j.checkpoint_version into v_job
-    from headgate.job j where j.id = p_id for no key update;
-  if not found then
-    return;
-  end if;
-  from_state := v_job.state;
-  queue := v_job.queue;
-  if v_job.state in ('pending', 'scheduled', 'available', 'retryable') then
-    update headgate.job j set payload = p_payload, schema_version = p_schema_version,
-      fingerprint = case when j.fingerprint = headgate.content_fingerprint(j.kind, j.payload)
-        then headgate.content_fingerprint(j.kind, p_payload) else j.fingerprint end,
-      lane_id = headgate.lane_for(v_job.lane_id, greatest(p_schema_version, v_job.checkpoint_version),
-        v_job.crash_attempt > 0)
-      where j.id = p_id returning j.state into to_state;
-  end if;
-  return next;
-end $$;
+create function headgate.edit_job(p_id text, p_payload bytea, p_schema_version int) returns text
+language sql volatile set lock_timeout = '2s' as $$
+  update headgate.job j set payload = p_payload, schema_version = p_schema_version,
+    fingerprint = case when j.fingerprint = headgate.content_fingerprint(j.kind, j.payload)
+      then headgate.content_fingerprint(j.kind, p_payload) else j.fingerprint end,
+    lane_id = headgate.lane_for(j.lane_id, greatest(p_schema_version, j.checkpoint_version), j.crash_attempt > 0)
+  where j.id = p_id and j.state || '' in ('pending', 'scheduled', 'available', 'retryable')
+  returning j.state
+$$;
 
 -- What a newcomer writes over the waiting holder of its unique key. The bits of p_fields: 1 payload (with its version and
 -- fingerprint), 2 due time, 4 priority, 8 most attempts. A new due time moves the job as an operator's would.
@@ -204,64 +180,43 @@ begin
 end $$;
 
 -- archived, cancelled or undecodable -> available. The counters start anew, except for an undecodable job, whose payload
--- no attempt has seen. Checkpoint, effect keys, fence and the orphaned mark stay.
-create function headgate.retry_job(p_id text, p_has_deadline boolean, p_deadline_at_ms bigint)
-returns table (from_state text, to_state text, queue text, refusal text, holder_id text)
-language plpgsql volatile set lock_timeout = '2s' as $$
+-- no attempt has seen. Checkpoint, effect keys, fence and the orphaned mark stay. is_late: its deadline has passed.
+create function headgate.retry_job(
+  p_id text, p_has_deadline boolean, p_deadline_at_ms bigint, out to_state text, out is_late boolean, out holder_id text
+) language plpgsql volatile set lock_timeout = '2s' as $$
 declare
-  v_now bigint := headgate.now_ms();
   v_job record;
 begin
-  select j.state, j.queue, case when p_has_deadline then p_deadline_at_ms else j.deadline_at_ms end as deadline_at_ms
-    into v_job from headgate.job j where j.id = p_id for no key update;
+  select j.state <> 'undecodable' as was_tried,
+      case when p_has_deadline then p_deadline_at_ms else j.deadline_at_ms end as deadline_at_ms into v_job
+    from headgate.job j where j.id = p_id and j.state || '' in ('archived', 'cancelled', 'undecodable') for no key update;
   if not found then
     return;
   end if;
-  from_state := v_job.state;
-  queue := v_job.queue;
-  if v_job.state not in ('archived', 'cancelled', 'undecodable') then
-    refusal := 'state';
-  elsif v_job.deadline_at_ms <= v_now then
-    refusal := 'deadline';
-  else
-    holder_id := headgate.return_job(p_id, v_job.state <> 'undecodable', v_job.state <> 'undecodable',
-      v_job.deadline_at_ms);
-    if holder_id is null then
-      to_state := 'available';
-    else
-      refusal := 'key';
-    end if;
+  is_late := coalesce(v_job.deadline_at_ms <= headgate.now_ms(), false);
+  if not is_late then
+    holder_id := headgate.return_job(p_id, v_job.was_tried, v_job.was_tried, v_job.deadline_at_ms);
+    to_state := case when holder_id is null then 'available' end;
   end if;
-  return next;
 end $$;
 
 -- quarantined -> available, with a clean crash count; failures stay counted. Its fingerprint is open again, and the next
 -- crash closes it.
-create function headgate.release_job(p_id text)
-returns table (from_state text, to_state text, queue text, refusal text, holder_id text)
+create function headgate.release_job(p_id text, out to_state text, out holder_id text)
 language plpgsql volatile set lock_timeout = '2s' as $$
 declare
   v_job record;
 begin
-  select j.state, j.queue, j.deadline_at_ms, j.fingerprint, j.kind into v_job
-    from headgate.job j where j.id = p_id for no key update;
+  select j.deadline_at_ms, j.fingerprint, j.kind into v_job
+    from headgate.job j where j.id = p_id and j.state || '' = 'quarantined' for no key update;
   if not found then
     return;
   end if;
-  from_state := v_job.state;
-  queue := v_job.queue;
-  if v_job.state <> 'quarantined' then
-    refusal := 'state';
-  else
-    holder_id := headgate.return_job(p_id, false, true, v_job.deadline_at_ms);
-    if holder_id is null then
-      perform headgate.reopen(v_job.fingerprint, v_job.kind, p_id);
-      to_state := 'available';
-    else
-      refusal := 'key';
-    end if;
+  holder_id := headgate.return_job(p_id, false, true, v_job.deadline_at_ms);
+  if holder_id is null then
+    perform headgate.reopen(v_job.fingerprint, v_job.kind, p_id);
+    to_state := 'available';
   end if;
-  return next;
 end $$;
 
 -- Makes a job that its caller has locked available again, behind what waits already. Answers who holds its unique key
@@ -309,21 +264,12 @@ begin
     where j.id = any(p_ids);
 end $$;
 
-create function headgate.remove_job(p_id text) returns table (from_state text, to_state text, queue text)
-language plpgsql volatile set lock_timeout = '2s' as $$
-declare
-  v_job record;
+create function headgate.remove_job(p_id text) returns text language plpgsql volatile set lock_timeout = '2s' as $$
 begin
-  select j.state, j.queue into v_job from headgate.job j where j.id = p_id for update;
+  delete from headgate.job j where j.id = p_id and j.state || '' <> 'running';
   if not found then
-    return;
+    return null;
   end if;
-  from_state := v_job.state;
-  queue := v_job.queue;
-  if v_job.state <> 'running' then
-    delete from headgate.job j where j.id = p_id;
-    perform headgate.forget(array[p_id]);
-    to_state := 'deleted';
-  end if;
-  return next;
+  perform headgate.forget(array[p_id]);
+  return 'deleted';
 end $$;

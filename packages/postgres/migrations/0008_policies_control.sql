@@ -38,10 +38,12 @@ create function headgate.lock_edits() returns void language sql volatile as $$
   select pg_advisory_xact_lock(hashtextextended('headgate.lanes', 0))
 $$;
 
--- What was saved up to now was earned at the old rate; a bucket's tokens are the same under another window.
+-- What was saved up to now was earned at the old rate; a bucket's tokens are the same under another window. Buckets are
+-- written by index, in the order of their keys: settlements that correct charges lock them in that order.
 create function headgate.set_rate_class(
   p_name text, p_rate_limit bigint, p_window_ms bigint, p_burst bigint, p_is_paused boolean, p_declared text
-) returns text[] language plpgsql volatile set lock_timeout = '2s' as $$
+) returns text[] language plpgsql volatile
+  set lock_timeout = '2s' set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   v_now bigint := headgate.now_ms();
   v_old headgate.rate_class;
@@ -69,8 +71,8 @@ begin
   return headgate.queues_under('rate_class', p_name);
 end $$;
 
-create function headgate.remove_rate_class(p_name text) returns text[]
-language plpgsql volatile set lock_timeout = '2s' as $$
+create function headgate.remove_rate_class(p_name text) returns text[] language plpgsql volatile
+  set lock_timeout = '2s' set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
   perform headgate.lock_edits();
   delete from headgate.rate_class r where r.name = p_name;
@@ -182,6 +184,7 @@ language plpgsql volatile set lock_timeout = '2s' set plan_cache_mode = force_ge
 declare
   v_lanes int[];
 begin
+  perform headgate.lock_edits();
   if p_policy = 'queue' then
     perform headgate.set_queue(p_name, null, null, null, p_is_paused, null, null)
       where p_is_paused or exists (select from headgate.queue q where q.name = p_name);
@@ -194,13 +197,11 @@ begin
       where p_is_paused or exists (select from headgate.kind k where k.name = p_name)
       on conflict (name) do update set is_paused = excluded.is_paused;
   elsif p_policy = 'rate_class' then
-    perform headgate.lock_edits();
     update headgate.rate_class r set is_paused = p_is_paused where r.name = p_name;
     if not found then
       return;
     end if;
   else
-    perform headgate.lock_edits();
     update headgate.concurrency_limit c set is_paused = p_is_paused where c.name = p_name;
     if not found then
       return;

@@ -42,9 +42,9 @@ language sql stable as $$
   ) s order by s.place, s.name limit 1
 $$;
 
--- Whether a worker takes work at all.
+-- Whether a worker takes work at all: it is alive, and was not told otherwise.
 create function headgate.takes_work(p_worker headgate.worker, p_now bigint) returns boolean language sql stable as $$
-  select p_worker.seen_at_ms + p_worker.lease_ms > p_now
+  select p_worker.seen_at_ms + p_worker.lease_ms > p_now and not p_worker.is_quiet and not p_worker.is_draining
 $$;
 
 -- Whether a live worker may take from the lane, as open_lanes() would tell it. A worker that jobs are pinned to may be
@@ -67,6 +67,8 @@ declare
   v_pinned record;
   v_live int;
   v_serving int;
+  v_quiet int;
+  v_draining int;
   v_highest int;
 begin
   if headgate.is_served(p_lane, p_now) then
@@ -92,7 +94,11 @@ begin
     ) known on true
     where headgate.takes_work(w, p_now);
   if v_serving = 0 then
-    return row('no_worker', jsonb_build_object('queue', p_lane.queue, 'live_workers', v_live), null)::headgate.cause;
+    select count(*) filter (where not w.is_draining), count(*) filter (where w.is_draining) into v_quiet, v_draining
+      from headgate.worker w where w.seen_at_ms + w.lease_ms > p_now and p_lane.queue = any(w.queues)
+        and (w.is_quiet or w.is_draining);
+    return row('no_worker', jsonb_build_object('queue', p_lane.queue, 'live_workers', v_live,
+      'quiet_workers', v_quiet, 'draining_workers', v_draining), null)::headgate.cause;
   elsif v_highest is null then
     return row('unknown_kind', jsonb_build_object('kind', p_lane.kind, 'queue', p_lane.queue), null)::headgate.cause;
   end if;
@@ -396,6 +402,13 @@ begin
   if v_cause.blocked_by is null and v_job.state = 'available' and v_job.ends_as is null then
     v_cause := headgate.turn_of(v_job, v_lane, v_now);
     admissible := v_cause.blocked_by is null;
+  end if;
+  -- Here and not in cause_of(), which a sweep asks of many jobs.
+  if v_cause.blocked_by = 'schedule' then
+    v_cause.detail := v_cause.detail || jsonb_build_object('last_error_tag', (
+      select coalesce(a.error_tag, case when a.error_message is not null then a.outcome end)
+      from headgate.job j join headgate.attempt a on a.job_id = j.id and a.fence = j.fence
+      where j.id = p_id and j.state = 'retryable'));
   end if;
   state := v_job.state;
   admissible := coalesce(admissible, false);

@@ -4,7 +4,8 @@
 --   redrive_move    the next batch of its jobs becomes available, or is skipped with a reason;
 --   redrive_judge   a stage that is full waits for its jobs, then the next begins or the redrive pauses;
 --   steer_redrive   an operator cancels or resumes;
---   archived_page   archived jobs in the order in which they were archived, and whether a filter selects them.
+--   archived_page   archived jobs in the order in which they were archived, and whether a filter selects them;
+--   death_groups    what given jobs died of.
 --
 -- A step reads where the redrive stands under the lock of its row, and writes it in the same statement: of two workers
 -- one gives way, and one that died or lost the duty leaves a whole step or none. The position only grows and ends at the
@@ -32,6 +33,7 @@ create table headgate.redrive (
   tag text collate "C",
   from_ms bigint,
   before_ms bigint,
+  within_ms bigint,                       -- in place of from_ms: so long before it was created
   is_staged boolean not null,
   max_failure_ratio float8 not null,
   stage_wait_ms bigint not null,
@@ -111,27 +113,51 @@ begin
   ) s;
 end $$;
 
--- Does nothing when the id is known. p_ids null: the conditions select.
+-- Of given jobs how many have a kind, a reason and the tag of the error of their latest attempt in common.
+create function headgate.death_groups(p_ids text[])
+returns table (kind text, reason text, error_tag text, jobs bigint)
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+begin
+  return query
+  select j.kind, j.reason, t.error_tag, count(*) from unnest(p_ids) u(id)
+    cross join lateral (select j.kind, j.reason, j.fence from headgate.job j where j.id = u.id limit 1) j
+    -- A subquery with a value, as above.
+    cross join lateral (select (
+      select coalesce(a.error_tag, case when a.error_message is not null then a.outcome end)
+      from headgate.attempt a where a.job_id = u.id and a.fence = j.fence) as error_tag) t
+    group by j.kind, j.reason, t.error_tag;
+end $$;
+
+-- Does nothing when the id is known; answers whether it is that of a redrive of the same jobs. p_ids null: the conditions
+-- select.
 create function headgate.start_redrive(
   p_id text, p_actor text, p_note text, p_ids text[], p_kind text, p_queue text, p_partition_key text, p_reason text,
-  p_error_tag text, p_tag text, p_from_ms bigint, p_before_ms bigint, p_is_staged boolean, p_max_failure_ratio float8,
-  p_stage_wait_ms bigint, p_batch int, p_per_second int, p_deadline text, p_deadline_ms bigint
-) returns void language plpgsql volatile as $$
+  p_error_tag text, p_tag text, p_from_ms bigint, p_before_ms bigint, p_within_ms bigint, p_is_staged boolean,
+  p_max_failure_ratio float8, p_stage_wait_ms bigint, p_batch int, p_per_second int, p_deadline text, p_deadline_ms bigint
+) returns boolean language plpgsql volatile as $$
 declare
   v_now bigint := headgate.now_ms();
 begin
   insert into headgate.redrive (id, actor, note, created_at_ms, due_at_ms, named, kind, queue, partition_key, reason,
-    error_tag, tag, from_ms, before_ms, is_staged, max_failure_ratio, stage_wait_ms, batch, per_second, deadline,
-    deadline_ms, at_ms)
+    error_tag, tag, from_ms, before_ms, within_ms, is_staged, max_failure_ratio, stage_wait_ms, batch, per_second,
+    deadline, deadline_ms, at_ms)
   values (p_id, p_actor, p_note, v_now, v_now, cardinality(p_ids), p_kind, p_queue, p_partition_key, p_reason,
-    p_error_tag, p_tag, p_from_ms, p_before_ms, p_is_staged, p_max_failure_ratio, p_stage_wait_ms, p_batch,
-    p_per_second, p_deadline, p_deadline_ms, coalesce(p_from_ms, 0))
+    p_error_tag, p_tag, p_from_ms, p_before_ms, p_within_ms, p_is_staged, p_max_failure_ratio, p_stage_wait_ms, p_batch,
+    p_per_second, p_deadline, p_deadline_ms, coalesce(p_from_ms, v_now - p_within_ms, 0))
   on conflict (id) do nothing;
   if found then
     insert into headgate.redrive_job (redrive_id, nth, job_id, result)
       select p_id, u.nth, u.id, 'waiting' from unnest(p_ids) with ordinality u(id, nth);
     perform headgate.note_redrive(p_id, v_now, 'created', p_actor, p_note);
+    return true;
   end if;
+  return exists (
+    select from headgate.redrive r where r.id = p_id
+      and (r.named, r.kind, r.queue, r.partition_key, r.reason, r.error_tag, r.tag, r.from_ms, r.before_ms, r.within_ms)
+        is not distinct from (cardinality(p_ids), p_kind, p_queue, p_partition_key, p_reason, p_error_tag, p_tag, p_from_ms,
+          p_before_ms, p_within_ms)
+      and (p_ids is null
+        or p_ids = array(select s.job_id from headgate.redrive_job s where s.redrive_id = p_id order by s.nth)));
 end $$;
 
 create function headgate.note_redrive(p_id text, p_now bigint, p_event text, p_actor text, p_note text) returns void
@@ -254,7 +280,9 @@ begin
     from unnest(v_ids, v_results) with ordinality u(id, result, place)
     on conflict (redrive_id, nth) do update set result = excluded.result;
   insert into headgate.redrive_open (redrive_id, job_id)
-    select p_id, u.id from unnest(v_ids, v_results) u(id, result) where v_r.is_staged and u.result = 'moved';
+    select p_id, u.id from unnest(v_ids, v_results) u(id, result) where v_r.is_staged and u.result = 'moved'
+    -- Met again: the store's clock went back, as after a failover, before it was archived anew.
+    on conflict do nothing;
   update headgate.redrive r set started_at_ms = coalesce(r.started_at_ms, p_now),
     at_ms = coalesce(v_last.at_ms, r.at_ms), at_id = coalesce(v_last.id, r.at_id), is_exhausted = v_last.is_end,
     looked = r.looked + cardinality(v_ids), moved = r.moved + n.moved, stage_moved = r.stage_moved + n.moved,
@@ -335,7 +363,8 @@ begin
     update headgate.redrive r set state = 'paused', pause = v_pause where r.id = p_id;
   end if;
   perform headgate.note_redrive(p_id, p_now, case when v_pause is null then 'stage' else 'paused' end, null,
-    format('of a stage of %s jobs %s came to an end or failed, %s of them failed', v_r.stage_moved, v_known, v_failed));
+    format('of a stage of %s %s came to an end or failed, %s of them failed',
+      case v_r.stage_moved when 1 then '1 job' else v_r.stage_moved || ' jobs' end, v_known, v_failed));
 end $$;
 
 -- p_to: cancelled, from running or paused; or running, from paused. Answers the state before, null when there is none.

@@ -1,4 +1,4 @@
-/** Operator moves, by the functions of `0007_control.sql`: each locks the job, checks its state, and writes. */
+/** Operator moves, by the functions of `0007_control.sql`: the job is locked, its state checked, and written. */
 import { Control, type Moved } from "@headgate/core/Control"
 import { MAX_PAYLOAD_BYTES } from "@headgate/core/EnqueueGuard"
 import type { JobId } from "@headgate/core/Ids"
@@ -15,13 +15,13 @@ import { ControlSql } from "./ControlSql.ts"
 const make = Effect.gen(function*() {
   const { statement } = yield* ControlSql
   const { announce } = yield* Announcer
-  const promote = statement<MovedRow>("Control.promote", "select * from headgate.promote_job($1)")
+  const promote = statement<MovedRow>("Control.promote", movedSql("headgate.promote_job(j.id)"))
   const cancel = statement<CancelledRow>("Control.cancel", "select * from headgate.cancel_job($1)")
-  const retry = statement<ReturnedRow>("Control.retry", "select * from headgate.retry_job($1, $2, $3)")
-  const release = statement<ReturnedRow>("Control.release", "select * from headgate.release_job($1)")
-  const reschedule = statement<MovedRow>("Control.reschedule", "select * from headgate.reschedule_job($1, $2)")
-  const edit = statement<MovedRow>("Control.edit", "select * from headgate.edit_job($1, $2, $3)")
-  const remove = statement<MovedRow>("Control.remove", "select * from headgate.remove_job($1)")
+  const retry = statement<RetriedRow>("Control.retry", returnedSql("headgate.retry_job(j.id, $2, $3)"))
+  const release = statement<ReturnedRow>("Control.release", returnedSql("headgate.release_job(j.id)"))
+  const reschedule = statement<MovedRow>("Control.reschedule", movedSql("headgate.reschedule_job(j.id, $2)"))
+  const edit = statement<MovedRow>("Control.edit", movedSql("headgate.edit_job(j.id, $2, $3)"))
+  const remove = statement<MovedRow>("Control.remove", movedSql("headgate.remove_job(j.id)"))
 
   /** The move, or what the row had become instead. Announces a job that can be taken from now on. */
   const moved = Effect.fnUntraced(function*(operation: string, id: JobId, rows: ReadonlyArray<MovedRow>) {
@@ -51,7 +51,7 @@ const make = Effect.gen(function*() {
       const deadline = options?.deadlineAtMs
       yield* checkTime("deadline", deadline ?? 0)
       const rows = yield* retry([Bind.id(id), deadline !== undefined, Bind.bigint(deadline ?? null)])
-      if (rows[0]?.refusal === "deadline") return yield* new Invalid({ field: "deadline", message: deadlineRule })
+      if (rows[0]?.is_late) return yield* new Invalid({ field: "deadline", message: deadlineRule })
       return yield* returned("retry", id, rows)
     }),
     release: Effect.fn("Control.release")(function*(id) {
@@ -76,6 +76,12 @@ const make = Effect.gen(function*() {
 
 export const layer: Layer.Layer<Control, never, ControlSql | Announcer> = Layer.effect(Control, make)
 
+const movedSql = (move: string) =>
+  `select j.state as from_state, ${move} as to_state, j.queue from headgate.lock_job($1) j`
+
+const returnedSql = (move: string) =>
+  `select j.state as from_state, j.queue, m.* from headgate.lock_job($1) j cross join lateral ${move} m`
+
 const deadlineRule = "the deadline has passed: give a later one, or null for none"
 
 const checkTime = (field: string, ms: number): Effect.Effect<void, Invalid> => {
@@ -94,6 +100,9 @@ interface CancelledRow extends MovedRow {
 }
 
 interface ReturnedRow extends MovedRow {
-  readonly refusal: "state" | "deadline" | "key" | null
   readonly holder_id: string | null
+}
+
+interface RetriedRow extends ReturnedRow {
+  readonly is_late: boolean | null
 }

@@ -103,7 +103,7 @@ const make = Effect.gen(function*() {
         const [afterKind, afterKey] = [after.slice(0, Math.max(cut, 0)), after.slice(cut + 1)]
         const list = kind === undefined ? listAll : listKind
         // One more tells whether there is a next page.
-        const rows = yield* list([Bind.text(state), Bind.id(kind ?? afterKind), Bind.id(afterKey), Bind.int(limit + 1)])
+        const rows = yield* list([Bind.id(state), Bind.id(kind ?? afterKind), Bind.id(afterKey), Bind.int(limit + 1)])
         const items = rows.slice(0, limit).map(toSummary)
         const last = rows.length > limit ? items.at(-1) : undefined
         return { items, next: last && `${last.kind} ${last.key}` }

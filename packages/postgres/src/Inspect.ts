@@ -2,8 +2,15 @@
  * Reads for operators and tests, on the control path. Each is bounded: by a key, by an index of what rests, or by a
  * limit whose being met is said. Payload, result, output and cursor are read only where they are asked for.
  */
-import type { Fence, JobId } from "@headgate/core/Ids"
-import { type AttemptRecord, Inspect, type JobSummary, type StateCounts, type WorkerMeta } from "@headgate/core/Inspect"
+import type { Fence, JobId, WorkerId } from "@headgate/core/Ids"
+import {
+  type AttemptRecord,
+  Inspect,
+  type JobSummary,
+  refuseJobsQuery,
+  type StateCounts,
+  type WorkerMeta
+} from "@headgate/core/Inspect"
 import { NotFound } from "@headgate/core/Refusals"
 import { State } from "@headgate/core/State"
 import type { JobTracked, TrackedState } from "@headgate/core/TrackedWork"
@@ -22,6 +29,7 @@ const mostLookedAt = 20_000
 const make = Effect.gen(function*() {
   const { statement } = yield* ControlSql
   const job = statement<JobRow>("Inspect.job", jobSql)
+  const jobs = statement<ListedRow>("Inspect.jobs", jobsSql)
   const attempts = statement<AttemptRow>("Inspect.attempts", attemptsSql)
   const exists = statement<{ id: JobId }>("Inspect.checkpoint", "select j.id from headgate.job j where j.id = $1")
   const checkpoints = CheckpointRows.reader(statement, "Inspect.checkpoint")
@@ -64,6 +72,22 @@ const make = Effect.gen(function*() {
   return Inspect.of({
     job: Effect.fn("Inspect.job")(function*(id) {
       return toSummary(yield* one(id, yield* job([Bind.id(id)])))
+    }),
+    jobs: Effect.fn("Inspect.jobs")(function*(query) {
+      const refusal = refuseJobsQuery(query)
+      if (refusal !== undefined) return yield* refusal
+      const { kind = null, limit = 50, queue = null, reason = null, state } = query
+      const conditions = [state, kind, queue, reason].map((text) => Bind.text(text))
+      const at = query.after ?? firstPlace(state)
+      const cut = at.indexOf(" ")
+      const place = [Bind.bigint(Number(at.slice(0, cut))), Bind.id(at.slice(cut + 1))]
+      const rows = yield* jobs([...conditions, ...place, Bind.int(limit)])
+      const [first] = rows
+      return {
+        items: rows.flatMap((row) => row.id === null ? [] : [toSummary(row)]),
+        next: first === undefined || first.next_ms === null ? undefined : `${first.next_ms} ${first.next_id}`,
+        approximate: first?.is_cut ?? false
+      }
     }),
     attempts: Effect.fn("Inspect.attempts")(function*(id) {
       const rows = yield* attempts([Bind.id(id)])
@@ -111,10 +135,22 @@ const make = Effect.gen(function*() {
 
 export const layer: Layer.Layer<Inspect, never, ControlSql> = Layer.effect(Inspect, make)
 
-const jobSql = `select j.id, j.kind, j.schema_version, j.state, j.queue, j.partition_key, j.priority, j.attempt,
+const summaryColumns = `j.id, j.kind, j.schema_version, j.state, j.queue, j.partition_key, j.priority, j.attempt,
     j.max_attempts, j.crash_attempt, j.crash_limit, j.fence, j.fingerprint, j.tags, j.enqueued_at_ms, j.scheduled_at_ms,
-    j.deadline_at_ms, j.claimed_at_ms, j.finished_at_ms, j.lease_expires_at_ms, j.worker, j.orphaned, j.reason
-  from headgate.job j where j.id = $1`
+    j.deadline_at_ms, j.claimed_at_ms, j.finished_at_ms, j.lease_expires_at_ms, j.worker, j.orphaned, j.reason`
+
+const jobSql = `select ${summaryColumns} from headgate.job j where j.id = $1`
+
+/** At least one row. */
+const jobsSql = `select p.next_ms, p.next_id, p.is_cut, j.* from headgate.jobs_page($1, $2, $3, $4, $5, $6, $7) p
+  left join lateral (
+    select j.*, u.place from unnest(p.ids) with ordinality u(id, place)
+      cross join lateral (select ${summaryColumns} from headgate.job j where j.id = u.id limit 1) j
+  ) j on true order by j.place`
+
+/** Before all times, or after them, as the states are listed. */
+const firstPlace = (state: State): string =>
+  state === "scheduled" || state === "retryable" ? "0 " : `${Number.MAX_SAFE_INTEGER} `
 
 /** At least one row for a job that exists. Its success, if any, is the newest attempt. */
 const attemptsSql =
@@ -251,7 +287,7 @@ const toTracked = (row: TrackedRow): JobTracked | undefined => {
     work: row.names.map((name, at) => ({
       name,
       state: row.states[at] ?? "running",
-      sinceMs: updatedAtMs - Number(row.ages_ms[at])
+      enteredAtMs: updatedAtMs - Number(row.ages_ms[at])
     }))
   }
 }
@@ -317,6 +353,11 @@ interface JobRow {
   readonly reason: string | null
 }
 
+/** Without jobs one row, in which those columns are null. */
+type ListedRow =
+  & { readonly next_ms: bigint | null; readonly next_id: string | null; readonly is_cut: boolean }
+  & (JobRow | { readonly [column in keyof JobRow]: null })
+
 /** All null for a job without attempts. */
 interface AttemptRow {
   readonly fence: bigint | null
@@ -360,7 +401,7 @@ interface CountRow {
 }
 
 interface WorkerRow {
-  readonly id: string
+  readonly id: WorkerId
   readonly queues: ReadonlyArray<string>
   readonly kinds: ReadonlyArray<string>
   readonly versions: ReadonlyArray<number>

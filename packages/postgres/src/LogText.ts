@@ -9,7 +9,7 @@ interface StoredLog {
 }
 
 interface StoredLine {
-  readonly at_ms: number
+  readonly after_ms: number
   readonly level: LogLine["level"]
   readonly message: string
   readonly annotations?: Readonly<Record<string, string>>
@@ -18,8 +18,8 @@ interface StoredLine {
 export const encode = ({ dropped, lines }: AttemptLog): string => {
   const stored: StoredLog = {
     dropped: dropped + Math.max(0, lines.length - MAX_LOG_LINES),
-    lines: lines.slice(-MAX_LOG_LINES).map(({ annotations, atMs, level, message }) => ({
-      at_ms: atMs,
+    lines: lines.slice(-MAX_LOG_LINES).map(({ afterMs, annotations, level, message }) => ({
+      after_ms: afterMs,
       level,
       message: boundedText(message, MAX_LOG_MESSAGE_BYTES),
       ...(isEmpty(annotations) ? {} : { annotations: storable(annotations) })
@@ -33,7 +33,12 @@ export const decode = (text: string): AttemptLog => {
   const { dropped, lines } = JSON.parse(text) as StoredLog
   return {
     dropped,
-    lines: lines.map(({ annotations = {}, at_ms, level, message }) => ({ atMs: at_ms, level, message, annotations }))
+    lines: lines.map(({ after_ms, annotations = {}, level, message }) => ({
+      afterMs: after_ms,
+      level,
+      message,
+      annotations
+    }))
   }
 }
 

@@ -1,4 +1,6 @@
 /** A redrive as it is stored, and as it is told. */
+import type { DeathReason } from "@headgate/core/DeathCallbacks"
+import { REDRIVE_DUTY } from "@headgate/core/Duties"
 import type { JobId } from "@headgate/core/Ids"
 import type {
   RedriveDeadline,
@@ -7,18 +9,21 @@ import type {
   RedrivenJob,
   RedrivePause,
   RedriveResult,
+  RedriveSettings,
   RedriveState,
+  RedriveWait,
   Redriving
 } from "@headgate/core/Redrive"
-import type { RedriveSettings } from "@headgate/core/RedriveGuard"
-import type { TerminalReason } from "@headgate/core/State"
 import * as Bind from "./Bind.ts"
 
 export const selectSql = `select r.nth, r.id, r.state, r.pause, r.actor, r.note, r.named, r.kind, r.queue,
-    r.partition_key, r.reason, r.error_tag, r.tag, r.from_ms, r.before_ms, r.is_staged, r.max_failure_ratio,
+    r.partition_key, r.reason, r.error_tag, r.tag, r.from_ms, r.before_ms, r.within_ms, r.is_staged, r.max_failure_ratio,
     r.stage_wait_ms, r.batch, r.per_second, r.deadline, r.deadline_ms, r.created_at_ms, r.started_at_ms, r.ended_at_ms,
     r.moved, r.key_taken, r.deadline_passed, r.fingerprint_closed, r.not_archived, r.held, r.ended, r.failed,
-    r.stage_size, r.stage_moved, r.stage_ended, r.stage_failed
+    r.stage_size, r.stage_moved, r.stage_ended, r.stage_failed, case when r.state <> 'running' then null
+      when not exists (select from headgate.duty d
+        where d.name = '${REDRIVE_DUTY}' and d.expires_at_ms > headgate.now_ms()) then 'duty'
+      when r.is_staged and (r.is_exhausted or r.stage_moved >= r.stage_size) then 'stage' end as waiting_for
   from headgate.redrive r`
 
 /** From `is_staged` to `deadline_ms`. A ratio travels as text: the driver knows whole numbers by their value alone. */
@@ -38,6 +43,7 @@ export const toRedriving = (row: RedriveRow): Redriving => ({
   id: row.id,
   state: row.state,
   pausedFor: row.pause ?? undefined,
+  waitingFor: row.waiting_for ?? undefined,
   actor: row.actor,
   note: row.note,
   filter: row.named === null ? toFilter(row) : undefined,
@@ -59,8 +65,8 @@ export const toRedriving = (row: RedriveRow): Redriving => ({
     notArchived: Number(row.not_archived),
     held: Number(row.held)
   },
-  ended: Number(row.ended),
-  failed: Number(row.failed),
+  ended: row.is_staged ? Number(row.ended) : undefined,
+  failed: row.is_staged ? Number(row.failed) : undefined,
   stage: row.is_staged
     ? { size: row.stage_size, moved: row.stage_moved, ended: row.stage_ended, failed: row.stage_failed }
     : undefined
@@ -94,7 +100,8 @@ const toFilter = (row: RedriveRow): RedriveFilter => ({
   ...(row.error_tag === null ? {} : { errorTag: row.error_tag }),
   ...(row.tag === null ? {} : { tag: row.tag }),
   ...(row.from_ms === null ? {} : { archivedFromMs: Number(row.from_ms) }),
-  ...(row.before_ms === null ? {} : { archivedBeforeMs: Number(row.before_ms) })
+  ...(row.before_ms === null ? {} : { archivedBeforeMs: Number(row.before_ms) }),
+  ...(row.within_ms === null ? {} : { archivedWithin: Number(row.within_ms) })
 })
 
 const toDeadline = ({ deadline, deadline_ms }: RedriveRow): RedriveDeadline =>
@@ -107,17 +114,19 @@ export interface RedriveRow {
   readonly id: string
   readonly state: RedriveState
   readonly pause: RedrivePause | null
+  readonly waiting_for: RedriveWait | null
   readonly actor: string
   readonly note: string
   readonly named: number | null
   readonly kind: string | null
   readonly queue: string | null
   readonly partition_key: string | null
-  readonly reason: TerminalReason | null
+  readonly reason: DeathReason | null
   readonly error_tag: string | null
   readonly tag: string | null
   readonly from_ms: bigint | null
   readonly before_ms: bigint | null
+  readonly within_ms: bigint | null
   readonly is_staged: boolean
   readonly max_failure_ratio: number
   readonly stage_wait_ms: bigint

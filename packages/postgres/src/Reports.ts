@@ -50,7 +50,7 @@ const makeProgress = Effect.gen(function*() {
         Bind.int(omitted),
         Bind.texts(work.map(({ name }) => name)),
         Bind.texts(work.map(({ state }) => state)),
-        Bind.bigints(work.map(({ agoMs }) => Math.max(0, Math.round(agoMs))))
+        Bind.bigints(work.map(({ inStateForMs }) => Math.max(0, Math.round(inStateForMs))))
       ])
     })
   })

@@ -76,9 +76,7 @@ export const params = (items: ReadonlyArray<Settlement>): ReadonlyArray<unknown>
     Bind.bigints(items.map(({ lease }) => lease.fence)),
     Bind.texts(items.map(({ outcome }) => outcomeName(outcome))),
     Bind.bigints(items.map(({ outcome }) => delayOf(outcome))),
-    Bind.texts(
-      items.map(({ outcome }) => "reason" in outcome ? bounded(outcome.reason, MAX_ERROR_MESSAGE_BYTES) : null)
-    ),
+    Bind.texts(items.map(({ outcome }) => bounded(reasonOf(outcome), MAX_ERROR_MESSAGE_BYTES))),
     Bind.texts(errors.map((error) => bounded(error?.tag, MAX_ERROR_TAG_BYTES))),
     Bind.texts(errors.map((error) => bounded(error?.message, MAX_ERROR_MESSAGE_BYTES))),
     Bind.texts(errors.map((error) => bounded(error?.text, MAX_ERROR_TEXT_BYTES))),
@@ -133,6 +131,9 @@ const correctionsOf = ({ charges = [], lease: { jobId }, outcome }: Settlement):
 /** What is no number says nothing, nor does a name that no job can have. */
 const isSayable = ({ actual, class: name, key }: Charge): boolean =>
   !Number.isNaN(actual) && (name === undefined || isStorableText(name)) && (key === undefined || isStorableText(key))
+
+const reasonOf = (outcome: Outcome): string | undefined =>
+  "reason" in outcome ? outcome.reason : outcome._tag === "Retry" && outcome.isLast ? "exhausted" : undefined
 
 const errorOf = (outcome: Outcome): OutcomeError | undefined => "error" in outcome ? outcome.error : undefined
 

@@ -4,10 +4,11 @@ import { Gate } from "@headgate/core/Gate"
 import type { LeaseRef } from "@headgate/core/Ids"
 import { type Charge, Leases } from "@headgate/core/Leases"
 import * as Outcome from "@headgate/core/Outcome"
+import { Policies } from "@headgate/core/Policies"
 import { Transactional } from "@headgate/core/Transactional"
 import * as SettleRows from "@headgate/postgres/SettleRows"
 import { Time } from "@headgate/testkit"
-import { Effect } from "effect"
+import { Effect, Fiber } from "effect"
 import * as Store from "./Store.ts"
 
 const boom = { tag: "Boom", message: "boom", text: "Boom: boom" }
@@ -229,6 +230,37 @@ layer(Store.layer, { excludeTestServices: true })("Charges", (it) => {
       })
       yield* Effect.all([run, run, run, run], { concurrency: 4 })
       assert.deepStrictEqual([yield* tokens("r1"), yield* tokens("r2")], [1e6 - 7 * count, 1e6 - 7 * count])
+    }))
+
+  it.effect("the gate and a change of the rate lock buckets as settlements do: while one waits for a key it holds none behind", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      yield* Time.freeze()
+      yield* define("order")
+      const keyed = (key: string, partitionKey: string) =>
+        Store.enqueue({ id: `order-${key}`, queue: "order", partitionKey, rates: [rate("order", 1, key)] })
+      yield* sql`INSERT INTO headgate.bucket (class, key, units, at_ms)
+        SELECT 'order', k, ${BigInt(burst * windowMs)}, 0 FROM unnest(ARRAY['b', 'a']) k`
+      yield* keyed("b", "first")
+      yield* keyed("a", "second")
+      const whileAIsHeld = Effect.fnUntraced(function*<A, E, R>(other: Effect.Effect<A, E, R>) {
+        const context = yield* Effect.context<R>()
+        const fiber = yield* sql.withTransaction(Effect.gen(function*() {
+          yield* sql`SELECT FROM headgate.bucket WHERE class = 'order' AND key = 'a' FOR UPDATE`
+          // Outside the transaction.
+          const fiber = yield* Effect.forkDetach(Effect.provideContext(other, context))
+          yield* Store.untilLocked
+          const free = yield* sql`SELECT key FROM headgate.bucket WHERE class = 'order' AND key = 'b' FOR UPDATE NOWAIT`
+          assert.lengthOf(free, 1)
+          return fiber
+        }))
+        return yield* Fiber.join(fiber)
+      })
+      assert.lengthOf(yield* whileAIsHeld(Store.admit({ queues: ["order"] })), 2)
+      yield* whileAIsHeld(
+        Policies.use((policies) => policies.setRateClass({ name: "order", limit: 2, windowMs, burst }))
+      )
+      assert.deepStrictEqual([yield* tokens("order", "a"), yield* tokens("order", "b")], [99, 99])
     }))
 
   it.effect("no cost that can be said sinks its batch", () =>

@@ -264,6 +264,42 @@ layer(Jobs.layer, { excludeTestServices: true })("Duties", (it) => {
       assert.lengthOf(yield* pg`SELECT 1 FROM headgate.effect`, 0)
     }))
 
+  it.effect("the bucket of a key goes when it is full again; one in use, pushed back or of no key stays", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      const now = yield* Time.freeze()
+      yield* sql`INSERT INTO headgate.rate_class (name, rate_limit, window_ms, burst) VALUES ('evicted', 10, 1000, 5)`
+      const at = BigInt(now)
+      const [full, half] = [5000n, 2500n]
+      yield* sql`INSERT INTO headgate.bucket (class, key, units, at_ms, closed_until_ms)
+        SELECT 'evicted', k.key, k.units, ${at}, k.closed FROM (VALUES ('', ${full}, 0), ('full', ${full}, 0),
+          ('half', ${half}, 0), ('held', ${full}, ${at + 60_000n})) AS k(key, units, closed)`
+      const left = () => sql`SELECT key FROM headgate.bucket WHERE class = 'evicted' ORDER BY key`
+      const keys = (...names: ReadonlyArray<string>) => names.map((key) => ({ key }))
+      const duties = yield* Duties
+      yield* duties.evictRetained(10)
+      assert.deepStrictEqual(yield* left(), keys("", "half", "held"))
+      yield* Time.advance(250)
+      yield* duties.evictRetained(10)
+      assert.deepStrictEqual(yield* left(), keys("", "held"))
+    }))
+
+  it.effect("effect keys and delivered deaths, which no answer counts, go ten times as many at once as jobs", () =>
+    Effect.gen(function*() {
+      const pg = yield* PgClient.PgClient
+      const old = BigInt((yield* Time.now()) - 2 * EFFECT_RETENTION_MS)
+      yield* pg`DELETE FROM headgate.effect`
+      yield* pg`INSERT INTO headgate.effect (recorded_at_ms, fence, key, job_id, step)
+        SELECT ${old}, 1, 'many' || n, 'gone', 's' FROM generate_series(1, 25) n`
+      yield* pg`INSERT INTO headgate.callback (archived_at_ms, due_at_ms, ended_at_ms, schema_version, attempt,
+          crash_attempt, key, job_id, kind, queue, partition_key, reason, state)
+        SELECT ${old}, ${old}, ${old}, 1, 1, 0, 'many' || n, 'gone', 'many', 'q', '', 'fatal', 'delivered'
+        FROM generate_series(1, 25) n`
+      yield* Duties.use((duties) => duties.evictRetained(2))
+      assert.lengthOf(yield* pg`SELECT 1 FROM headgate.effect`, 5)
+      assert.lengthOf(yield* pg`SELECT 1 FROM headgate.callback WHERE kind = 'many'`, 5)
+    }))
+
   it.effect("a worker that was not seen for a day is forgotten", () =>
     Effect.gen(function*() {
       const pg = yield* PgClient.PgClient

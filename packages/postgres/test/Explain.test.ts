@@ -142,23 +142,26 @@ layer(store, { excludeTestServices: true })("Explain", (it) => {
   it.effect("what waits for a time names it, and what waits for an operator has none", () =>
     Effect.gen(function*() {
       const now = yield* Time.freeze()
-      yield* Jobs.seed({ id: "pending", state: "pending" }, {
-        id: "later",
-        state: "scheduled",
-        scheduled_at_ms: now + 5000
-      })
+      yield* Jobs.seed(
+        { id: "pending", state: "pending" },
+        { id: "later", state: "scheduled", scheduled_at_ms: now + 5000 },
+        { id: "failed", state: "retryable", fence: 7, scheduled_at_ms: now + 3_480_000 }
+      )
+      yield* query(`INSERT INTO headgate.attempt (job_id, fence, started_at_ms, ended_at_ms, worker, outcome, error_tag)
+        VALUES ('failed', 6, 1, 1, 'w', 'retry', 'Older'), ('failed', 7, 1, 1, 'w', 'retry', 'ShopDown')`)
       assert.deepInclude<object>(yield* why("later"), {
         state: "scheduled",
         blockedBy: "schedule",
-        detail: { dueAtMs: now + 5000 },
+        detail: { dueAtMs: now + 5000, lastErrorTag: null },
         estimatedAdmissionMs: 5000,
         admissible: false
       })
       assert.deepInclude<object>(yield* why("pending"), {
         blockedBy: "schedule",
-        detail: { dueAtMs: null },
+        detail: { dueAtMs: null, lastErrorTag: null },
         estimatedAdmissionMs: null
       })
+      assert.strictEqual((yield* why("failed")).text, "It failed with ShopDown and is not due yet: in about 58 min.")
     }))
 
   it.effect("the first of its group is admissible, and the next ones know their place", () =>
@@ -249,7 +252,10 @@ layer(store, { excludeTestServices: true })("Explain", (it) => {
       assert.isTrue((yield* why("told1")).admissible)
       for (const standing of ["is_quiet", "is_draining"]) {
         yield* query(`UPDATE headgate.worker SET ${standing} = true WHERE id = 'at-work'`)
-        assert.deepInclude<object>(yield* why("told1"), { blockedBy: "no_worker" })
+        const { blockedBy, detail, text } = yield* why("told1")
+        const [quietWorkers, drainingWorkers] = standing === "is_quiet" ? [1, 0] : [0, 1]
+        assert.deepInclude<object>({ blockedBy, ...detail }, { blockedBy: "no_worker", quietWorkers, drainingWorkers })
+        assert.match(text, /^1 live worker serves told, but is (quiet|draining)\.$/)
         yield* query(`UPDATE headgate.worker SET ${standing} = false WHERE id = 'at-work'`)
       }
       yield* query("DELETE FROM headgate.worker WHERE id = 'at-work'")

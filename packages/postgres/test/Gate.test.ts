@@ -257,4 +257,18 @@ layer(Store.layer, { excludeTestServices: true })("Gate", (it) => {
       assert.deepStrictEqual(columns, ["available", 1, 0, 0, null])
       assert.strictEqual(yield* Store.stateOf("a2"), "running")
     }))
+
+  it.effect("a suspect given by one queue leaves nothing to ask of another that has suspects alone", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      const suspects = ["poor-1", "poor-2"]
+      for (const id of suspects) yield* Store.enqueue({ id, queue: id, kind: "poor", partitionKey: "p" })
+      // As after an operator's edit, there is no lane for what has not crashed.
+      yield* sql`DELETE FROM headgate.lane WHERE kind = 'poor' AND id <> ALL(ARRAY(SELECT headgate.lane_for(l.id, 1, true)
+        FROM headgate.lane l WHERE l.kind = 'poor'))`
+      yield* sql`UPDATE headgate.job j SET crash_attempt = 1, lane_id = l.id FROM headgate.lane l
+        WHERE j.kind = 'poor' AND l.queue = j.queue`
+      const claims = yield* Store.admit({ queues: suspects, kinds: { poor: 1 }, capacity: 10 })
+      assert.deepStrictEqual(ids(claims), ["poor-1"])
+    }))
 })

@@ -1,10 +1,11 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
-import { Inspect } from "@headgate/core/Inspect"
+import { WorkerId } from "@headgate/core/Ids"
+import { Inspect, type JobsQuery } from "@headgate/core/Inspect"
 import type { StoreUnavailable } from "@headgate/core/Refusals"
-import { State } from "@headgate/core/State"
+import { isTerminal, State } from "@headgate/core/State"
 import { Time } from "@headgate/testkit"
-import { Effect } from "effect"
+import { Effect, Option, Stream } from "effect"
 import * as Jobs from "./Jobs.ts"
 
 const id = Jobs.jobId
@@ -16,6 +17,19 @@ const worker = Effect.fnUntraced(
     VALUES (1, ${BigInt(seenAtMs)}, 1000, 10, 2, ${name}, ${queues}, ${Object.keys(known)}, ${Object.values(known)})`
   }
 )
+
+const listed = State.literals.filter((state) => state !== "available")
+
+/** The ids of all pages, and how many pages there were. */
+const pages = Effect.fnUntraced(function*(query: JobsQuery) {
+  const inspect = yield* Inspect
+  const found = yield* Stream.paginate(undefined, (after: string | undefined) =>
+    Effect.map(
+      inspect.jobs({ ...query, after }),
+      ({ items, next }) => [[items.map(({ id }) => String(id))], next === undefined ? Option.none() : Option.some(next)]
+    )).pipe(Stream.runCollect)
+  return { ids: found.flat(), pages: found.length }
+})
 
 layer(Jobs.layer, { excludeTestServices: true })("Inspect", (it) => {
   it.effect("reading a job that does not exist says so, whatever is read", () =>
@@ -161,6 +175,101 @@ layer(Jobs.layer, { excludeTestServices: true })("Inspect", (it) => {
       assert.deepStrictEqual(yield* inspect.result(id("result")), { version: 4, bytes: Uint8Array.of(1, 2) })
     }))
 
+  it.effect("jobs of each state are listed page by page, the newest or the first due first, each once", () =>
+    Effect.gen(function*() {
+      const inspect = yield* Inspect
+      const pg = yield* PgClient.PgClient
+      yield* pg`DELETE FROM headgate.job`
+      const now = yield* Time.freeze()
+      // Two of each time.
+      const times = Array.from({ length: 10 }, (_, n) => now + 1000 * Math.floor(n / 2))
+      yield* Jobs.seed(...State.literals.flatMap((state) =>
+        times.map((at, n) => ({
+          id: `${state} ${n}`,
+          state,
+          enqueued_at_ms: at,
+          scheduled_at_ms: at,
+          claimed_at_ms: at,
+          ...(isTerminal(state) ? { finished_at_ms: at } : {}),
+          ...(state === "completed" || state === "cancelled" ? { evict_at_ms: at } : {})
+        }))
+      ))
+      for (const state of listed) {
+        const ids = times.map((_, n) => `${state} ${n}`)
+        const wanted = state === "scheduled" || state === "retryable" ? ids : ids.toReversed()
+        for (const limit of [1, 3, 1000]) {
+          assert.deepStrictEqual((yield* pages({ state, limit })).ids, wanted, `${state} by ${limit}`)
+        }
+        const { approximate, items: [first], next } = yield* inspect.jobs({ state, limit: 10 })
+        assert.deepStrictEqual([approximate, next], [false, undefined], state)
+        assert.deepStrictEqual(first, yield* inspect.job(id(String(wanted[0]))))
+      }
+    }))
+
+  it.effect("a list may be of one kind, one queue and one reason", () =>
+    Effect.gen(function*() {
+      const pg = yield* PgClient.PgClient
+      yield* pg`DELETE FROM headgate.job`
+      for (const state of listed) {
+        yield* Jobs.seed(
+          { id: `${state} all`, state, kind: "mail", queue: "slow", reason: "fatal" },
+          { id: `${state} kind`, state, kind: "mail" },
+          { id: `${state} queue`, state, queue: "slow" },
+          { id: `${state} reason`, state, reason: "fatal" }
+        )
+        const found = (query: Omit<JobsQuery, "state">) =>
+          Effect.map(pages({ state, ...query }), ({ ids }) => ids.map((id) => id.slice(state.length + 1)).sort())
+        assert.deepStrictEqual(yield* found({ kind: "mail" }), ["all", "kind"], state)
+        assert.deepStrictEqual(yield* found({ queue: "slow", limit: 1 }), ["all", "queue"], state)
+        assert.deepStrictEqual(yield* found({ reason: "fatal" }), ["all", "reason"], state)
+        assert.deepStrictEqual(yield* found({ kind: "mail", queue: "slow", reason: "fatal" }), ["all"], state)
+        assert.deepStrictEqual(yield* found({ kind: "nothing" }), [], state)
+      }
+    }))
+
+  it.effect("what cannot be listed by an index is refused", () =>
+    Effect.gen(function*() {
+      const inspect = yield* Inspect
+      const refused: ReadonlyArray<readonly [Record<string, unknown>, string]> = [
+        [{ state: "available" }, "state"],
+        [{ state: "lost" }, "state"],
+        [{ reason: "tired" }, "reason"],
+        [{ kind: "no kind" }, "kind"],
+        [{ queue: "" }, "queue"],
+        [{ after: "yesterday" }, "after"],
+        [{ limit: 1001 }, "limit"],
+        [{ limit: 0 }, "limit"]
+      ]
+      for (const [part, field] of refused) {
+        // SAFETY: what a caller without types may send.
+        const refusal = yield* Effect.flip(inspect.jobs({ state: "archived", ...part } as JobsQuery))
+        assert.deepInclude(refusal, { _tag: "Invalid", field })
+      }
+    }))
+
+  it.effect("a page looks at 10,000 jobs at most, and says where to go on, or that there are more", () =>
+    Effect.gen(function*() {
+      const inspect = yield* Inspect
+      const pg = yield* PgClient.PgClient
+      const many = (state: State) =>
+        Effect.gen(function*() {
+          yield* pg`DELETE FROM headgate.job`
+          yield* Jobs.seed({ id: "j", state }, { id: "rare", state, kind: "rare", finished_at_ms: 1 })
+          yield* pg`INSERT INTO headgate.job SELECT r.* FROM headgate.job j CROSS JOIN generate_series(1, 10000) n
+            CROSS JOIN LATERAL jsonb_populate_record(j, jsonb_build_object('id', n::text)) r WHERE j.id = 'j'`
+        })
+      yield* many("archived")
+      const { items, next } = yield* inspect.jobs({ state: "archived", kind: "rare" })
+      assert.deepStrictEqual(items, [])
+      assert.isDefined(next)
+      assert.deepStrictEqual(yield* pages({ state: "archived", kind: "rare" }), { ids: ["rare"], pages: 2 })
+      yield* many("quarantined")
+      const resting = yield* inspect.jobs({ state: "quarantined", limit: 1 })
+      assert.isTrue(resting.approximate)
+      assert.isFalse((yield* inspect.jobs({ state: "quarantined", queue: "elsewhere" })).approximate)
+      yield* pg`DELETE FROM headgate.job`
+    }))
+
   it.effect("jobs are counted by state, for one queue or all", () =>
     Effect.gen(function*() {
       const inspect = yield* Inspect
@@ -206,8 +315,8 @@ layer(Jobs.layer, { excludeTestServices: true })("Inspect", (it) => {
       const standing = { status: "working", isResigned: false, command: undefined } as const
       const common = { queues: ["default"], capacity: 10, running: 2, startedAtMs: 1, ...standing }
       assert.deepStrictEqual(yield* inspect.workers, [
-        { id: "w1", kinds: [{ kind: "greet", version: 2 }], seenAtMs: now - 999, isLive: true, ...common },
-        { id: "w2", kinds: [], seenAtMs: now - 1000, isLive: false, ...common }
+        { id: WorkerId.make("w1"), kinds: [{ kind: "greet", version: 2 }], seenAtMs: now - 999, isLive: true, ...common },
+        { id: WorkerId.make("w2"), kinds: [], seenAtMs: now - 1000, isLive: false, ...common }
       ])
     }))
 

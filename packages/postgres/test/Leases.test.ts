@@ -317,7 +317,7 @@ layer(Store.layer, { excludeTestServices: true })("Leases.settle", (it) => {
     Effect.gen(function*() {
       const sql = yield* PgClient.PgClient
       const bad = "a\u0000b\ud800c"
-      const line = { atMs: 5, level: "Info" as const, message: bad, annotations: { [bad]: bad } }
+      const line = { afterMs: 5, level: "Info" as const, message: bad, annotations: { [bad]: bad } }
       const log = { lines: [line, { ...line, message: "x".repeat(5000), annotations: {} }], dropped: 2 }
       const long = { lines: Array.from({ length: 1500 }, () => line), dropped: 1 }
       const batch = yield* Effect.forEach(
@@ -344,7 +344,7 @@ layer(Store.layer, { excludeTestServices: true })("Leases.settle", (it) => {
       assert.deepStrictEqual([logs[1]?.lines.length, logs[1]?.dropped], [1000, 501])
       assert.deepStrictEqual([logs[2]?.dropped, logs[3], logs[4]], [2, undefined, undefined])
       assert.deepStrictEqual(
-        yield* sql`SELECT log::jsonb #>> '{lines,0,at_ms}' AS at FROM headgate.attempt WHERE job_id = 'log-0'`,
+        yield* sql`SELECT log::jsonb #>> '{lines,0,after_ms}' AS at FROM headgate.attempt WHERE job_id = 'log-0'`,
         [{ at: "5" }]
       )
     }))

@@ -72,3 +72,56 @@ layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestSe
     60_000
   )
 })
+
+layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestServices: true })("Lists", (it) => {
+  /** What one page reads of the job table. */
+  const page = Effect.fnUntraced(function*(state: string, atMs: string, id: string) {
+    const sql = yield* PgClient.PgClient
+    const read = sql<{ scans: number; rows: number }>`SELECT seq_scan::int AS scans, idx_tup_fetch::int AS rows
+      FROM pg_stat_xact_user_tables WHERE relname = 'job'`
+    return yield* sql.withTransaction(Effect.gen(function*() {
+      const [before] = yield* read
+      const [found] = yield* sql<
+        { ids: ReadonlyArray<string> }
+      >`SELECT ids FROM headgate.jobs_page(${state}, null, null,
+        null, ${atMs}::bigint, ${id}, 50)`
+      const [after] = yield* read
+      return {
+        listed: found?.ids.length,
+        scans: (after?.scans ?? 0) - (before?.scans ?? 0),
+        rows: (after?.rows ?? 0) - (before?.rows ?? 0)
+      }
+    }))
+  })
+
+  it.effect(
+    "a page of jobs of any state reads no more than 10,000 of 60,000, with and without statistics",
+    () =>
+      Effect.gen(function*() {
+        const sql = yield* PgClient.PgClient
+        for (
+          const state of ["archived", "completed", "retryable", "quarantined"]
+        ) {
+          yield* sql`TRUNCATE headgate.job`
+          yield* sql`INSERT INTO headgate.job (id, kind, queue, state, fingerprint, payload, lane_id, schema_version,
+            max_attempts, crash_limit, retention_ms, scheduled_at_ms, enqueued_at_ms, finished_at_ms, evict_at_ms)
+          SELECT 'j' || n, 'greet', 'default', ${state}, 'f' || n, '{}', 0, 1, 5, 3, 1, n / 10, n / 10, n / 10, n / 10
+          FROM generate_series(1, 60000) n`
+          for (const statistics of ["none", "fresh"]) {
+            if (statistics === "fresh") yield* sql`ANALYZE headgate.job`
+            for (
+              const [at, id] of [
+                ["3000", "j30005"],
+                state === "scheduled" || state === "retryable" ? ["0", ""] : ["99999", ""]
+              ] as const
+            ) {
+              const { listed, rows, scans } = yield* page(state, at, id)
+              assert.deepStrictEqual([listed, scans], [50, 0], `${state}, statistics: ${statistics}`)
+              assert.isBelow(rows, 10_100, `${state}, statistics: ${statistics}`)
+            }
+          }
+        }
+      }),
+    120_000
+  )
+})

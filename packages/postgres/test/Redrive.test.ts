@@ -132,7 +132,8 @@ layer(Store.layer, { excludeTestServices: true })("Redrive", (it) => {
       const many = yield* preview({ filter: { kind: "greet" } })
       assert.deepInclude(many, { matching: 10_000, approximate: true })
       assert.deepStrictEqual(many.sample, Array.from({ length: 20 }, (_, n) => Jobs.jobId(`a${n + 1}`)))
-      const rare = { matching: 1, approximate: false, sample: [Jobs.jobId("b")] }
+      const group = { kind: "rare", reason: "exhausted", errorTag: undefined, jobs: 1 } as const
+      const rare = { matching: 1, approximate: false, sample: [Jobs.jobId("b")], groups: [group] }
       assert.deepStrictEqual(yield* preview({ filter: { kind: "rare" } }), rare)
       assert.deepStrictEqual(yield* preview({ ids: ["b", "gone", "alive", "b"].map(Jobs.jobId) }), rare)
       assert.strictEqual((yield* inState("archived")).length, 20_002)
@@ -416,6 +417,135 @@ layer(Store.layer, { excludeTestServices: true })("Redrive", (it) => {
       assert.strictEqual((yield* get("mine")).events.length, 1)
     }))
 
+  it.effect("an id that belongs to a redrive of other jobs is refused, and nothing changes", () =>
+    Effect.gen(function*() {
+      yield* empty
+      yield* Jobs.seed(...named(3))
+      const ids = ["d10000", "d10001"].map(Jobs.jobId)
+      yield* start({ ...all, id: "filter" })
+      yield* start({ ids, ...by, staged: false, id: "ids" })
+      yield* start({ filter: { archivedWithin: "1 day" }, ...by, id: "within" })
+      const before = yield* Effect.forEach(["filter", "ids", "within"], get)
+      const others: ReadonlyArray<RedriveRequest> = [
+        { ...all, id: "filter", filter: { archivedFromMs: 0, kind: "mail" } },
+        { ...all, id: "filter", filter: { archivedFromMs: 1 } },
+        { ...by, id: "filter", ids },
+        { ...by, id: "ids", ids: ids.toReversed() },
+        { ...by, id: "ids", ids: [...ids, Jobs.jobId("d10002")] },
+        { ...all, id: "ids" },
+        { ...by, id: "within", filter: { archivedWithin: "2 days" } }
+      ]
+      for (const request of others) {
+        const refusal = yield* Effect.flip(start(request))
+        assert.deepInclude(refusal, { _tag: "IdConflict", id: request.id, what: "redrive" })
+      }
+      assert.match((yield* Effect.flip(start(others[0]!))).message, /another filter/)
+      yield* carryOut(Effect.void)
+      assert.deepStrictEqual((yield* start({ ids, ...by, id: "ids" })).state, "done")
+      yield* start({ filter: { archivedWithin: "24 hours" }, ...by, id: "within" })
+      assert.deepStrictEqual(
+        (yield* Effect.forEach(["filter", "ids", "within"], get)).map(({ filter, named }) => [filter, named]),
+        before.map(({ filter, named }) => [filter, named])
+      )
+    }))
+
+  it.effect("a preview groups what it found by kind, reason and error, the largest group first", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      yield* empty
+      yield* Jobs.seed(
+        ...["a", "b", "c"].map((id) => dead(id, { kind: "mail", fence: 2 })),
+        dead("d", { kind: "mail", fence: 2 }),
+        ...["e", "f"].map((id) => dead(id, { reason: "deadline" })),
+        dead("g", { queue: "other" })
+      )
+      for (const [id, tag] of [["a", "ShopDown"], ["b", "ShopDown"], ["c", "ShopDown"], ["d", "Closed"]] as const) {
+        for (const [fence, error] of [[1, "Older"], [2, tag]] as const) {
+          yield* sql`INSERT INTO headgate.attempt (job_id, fence, started_at_ms, ended_at_ms, worker, outcome, error_tag)
+            VALUES (${id}, ${fence}, 1, 1, 'w', 'retry', ${error})`
+        }
+      }
+      const groups = (selection: RedriveSelection) =>
+        Effect.map(
+          Redrive.use((redrive) => redrive.preview(selection)),
+          ({ groups }) => groups.map(({ errorTag, jobs, kind, reason }) => `${jobs} ${kind} ${reason} ${errorTag}`)
+        )
+      assert.deepStrictEqual(yield* groups({ filter: { queue: "default" } }), [
+        "3 mail exhausted ShopDown",
+        "2 greet deadline undefined",
+        "1 mail exhausted Closed"
+      ])
+      assert.deepStrictEqual(yield* groups({ ids: ["d", "gone"].map(Jobs.jobId) }), ["1 mail exhausted Closed"])
+      assert.deepStrictEqual(yield* groups({ filter: { kind: "nothing" } }), [])
+    }))
+
+  it.effect("a time that counts back is the store's, from the start on", () =>
+    Effect.gen(function*() {
+      yield* empty
+      const now = yield* Time.advance("400 days")
+      yield* Time.freeze()
+      yield* Jobs.seed(
+        dead("young", { finished_at_ms: now - 3_500_000 }),
+        dead("old", { finished_at_ms: now - 3_700_000 })
+      )
+      const filter = { archivedWithin: "1 hour" } as const
+      const preview = yield* Redrive.use((redrive) => redrive.preview({ filter }))
+      assert.deepStrictEqual(preview.sample, [Jobs.jobId("young")])
+      const { id } = yield* start({ filter, ...by, staged: false })
+      yield* Time.resume()
+      yield* Time.advance("1 hour")
+      yield* carryOut(Effect.void)
+      assert.deepInclude(yield* get(id), { state: "done", moved: 1, filter: { archivedWithin: 3_600_000 } })
+      assert.deepStrictEqual(yield* inState("archived"), ["old"])
+    }))
+
+  it.effect("what became of the jobs is told where it is looked at, and nothing is told where it is not", () =>
+    Effect.gen(function*() {
+      yield* empty
+      yield* Jobs.seed(...named(2))
+      const { id } = yield* start(all)
+      yield* carryOut(work(10, () => true))
+      assert.deepInclude(yield* get(id), {
+        state: "done",
+        moved: 2,
+        ended: undefined,
+        failed: undefined,
+        stage: undefined
+      })
+    }))
+
+  it.effect("a running redrive says what it waits for: a worker with the duty, or the end of a stage", () =>
+    Effect.gen(function*() {
+      yield* empty
+      yield* Jobs.seed(...named(3))
+      const worker = Jobs.workerId("w")
+      assert.strictEqual((yield* start({ ...all, id: "r", staged: true })).waitingFor, "duty")
+      yield* Duties.use((duties) => duties.claimDuty("redrive", worker, 10_000))
+      assert.isUndefined((yield* get("r")).waitingFor)
+      yield* step
+      assert.strictEqual((yield* get("r")).waitingFor, "stage")
+      yield* Time.advance("11 seconds")
+      assert.strictEqual((yield* get("r")).waitingFor, "duty")
+      yield* Redrive.use((redrive) => redrive.cancel("r", by))
+      assert.isUndefined((yield* get("r")).waitingFor)
+    }))
+
+  it.effect("awaited it is told as soon as it runs no more", () =>
+    Effect.gen(function*() {
+      yield* empty
+      yield* Jobs.seed(...named(30))
+      const { id } = yield* start({ ...all, batch: 10 })
+      const waiting = yield* Effect.forkChild(Redrive.await(id, { pollInterval: "10 millis" }))
+      yield* step
+      yield* carryOut(Effect.void)
+      assert.deepInclude(yield* Effect.timeout(Fiber.join(waiting), "10 seconds"), { state: "done", moved: 30 })
+      assert.strictEqual((yield* Effect.flip(Redrive.await("nobody")))._tag, "NotFound")
+      assert.deepInclude(yield* Effect.flip(Redrive.await(id, { pollInterval: 1 })), {
+        field: "pollInterval",
+        limit: 10
+      })
+    }))
+
   it.effect("the list is paged, the newest first, and may be of one state", () =>
     Effect.gen(function*() {
       yield* empty
@@ -546,6 +676,23 @@ layer(Store.layer, { excludeTestServices: true })("A staged redrive", (it) => {
       assert.deepInclude(yield* get(id), { state: "paused", pausedFor: "unanswered", moved: 1, failed: 0 })
       const cancelled = yield* Redrive.use((redrive) => redrive.cancel(id, by))
       assert.deepInclude(cancelled, { state: "cancelled", pausedFor: undefined })
+    }))
+
+  it.effect("goes on when the store's clock went back, and a job of the stage was archived anew before it began", () =>
+    Effect.gen(function*() {
+      yield* empty
+      const now = yield* Time.now()
+      yield* Jobs.seed(...["a", "b", "c"].map((id, n) => dead(id, { finished_at_ms: now - 60_000 + 20_000 * n })))
+      const { id } = yield* start({ ...staged, batch: 1 })
+      yield* step
+      yield* work(1, () => false)
+      yield* Effect.repeat(step, { until: ({ step }) => step?.moved === 1 })
+      yield* Time.advance(-30_000)
+      yield* work(1, () => true)
+      yield* Time.advance(60_000)
+      yield* carryOut(work(1, () => false))
+      assert.deepInclude(yield* get(id), { state: "done" })
+      assert.deepStrictEqual(yield* inState("archived"), [])
     }))
 
   it.effect("is done when its last stage has ended, whatever became of it", () =>

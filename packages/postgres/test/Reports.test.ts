@@ -48,10 +48,10 @@ layer(Jobs.layer, { excludeTestServices: true })("Reports", (it) => {
       assert.isUndefined(yield* inspect.tracked(lease.jobId))
       yield* track(lease)
       yield* Time.advance(5)
-      yield* track(lease, [{ name: "a \"b\", {c}", state: "running", agoMs: 7 }, {
+      yield* track(lease, [{ name: "a \"b\", {c}", state: "running", inStateForMs: 7 }, {
         name: "d",
         state: "failed",
-        agoMs: 0.4
+        inStateForMs: 0.4
       }])
       assert.deepStrictEqual(yield* inspect.tracked(lease.jobId), {
         fence: lease.fence,
@@ -59,8 +59,8 @@ layer(Jobs.layer, { excludeTestServices: true })("Reports", (it) => {
         isWaiting: true,
         omitted: 3,
         work: [
-          { name: "a \"b\", {c}", state: "running", sinceMs: now - 2 },
-          { name: "d", state: "failed", sinceMs: now + 5 }
+          { name: "a \"b\", {c}", state: "running", enteredAtMs: now - 2 },
+          { name: "d", state: "failed", enteredAtMs: now + 5 }
         ]
       })
       yield* pg`UPDATE headgate.job SET fence = 5 WHERE id = 'p7'`

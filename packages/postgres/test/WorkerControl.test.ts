@@ -111,6 +111,15 @@ layer(Store.layer, { excludeTestServices: true })("WorkerControl.tell", (it) => 
       assert.deepInclude(yield* told, { command: "resume", isQuiet: false })
     }).pipe(Effect.scoped))
 
+  it.effect("a command that no worker knows is refused", () =>
+    Effect.gen(function*() {
+      yield* start()
+      for (const command of ["pause", "", "qu\0iet"]) {
+        const refusal = yield* Effect.flip(tell(command as WorkerCommand))
+        assert.deepInclude(refusal, { _tag: "Invalid", field: "command" })
+      }
+    }).pipe(Effect.scoped))
+
   it.effect("an actor that cannot be stored is refused", () =>
     Effect.gen(function*() {
       const refusal = yield* Effect.flip(tell("quiet", "a".repeat(257)))

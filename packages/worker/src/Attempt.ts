@@ -117,8 +117,9 @@ export class LocalAttempt implements Attempt {
 
   readonly isOwned = (): boolean => this.ending === undefined && this.tracked.validUntil() > monotonicMs()
 
-  readonly limited = (): TimeLimits =>
-    this.limits ??= new TimeLimits(this.definition.stallTimeoutMs, (at) => this.lookBy(at))
+  limited(): TimeLimits {
+    return this.limits ??= new TimeLimits(this.definition.stallTimeoutMs, (at) => this.lookBy(at))
+  }
 
   readonly end = (ending: Ending): Effect.Effect<never> =>
     Effect.suspend(() => {

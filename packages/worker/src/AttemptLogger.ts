@@ -14,7 +14,7 @@ import { type AttemptLogSettings, isSeverity, NewestLines } from "./AttemptLog.t
 import { Running } from "./StepRuntime.ts"
 
 /** What was logged, and not yet when. */
-type Line = Omit<LoggedLine, "atMs">
+type Line = Omit<LoggedLine, "afterMs">
 
 /** How the attempts of this context keep their lines; undefined where they keep none. */
 export const KeptLogs = Context.Reference<AttemptLogSettings | undefined>("@headgate/worker/KeptLogs", {
@@ -31,13 +31,13 @@ export const keepLogs = <R>(context: Context.Context<R>, settings: AttemptLogSet
 export const keepLine = (attempt: Attempt, settings: AttemptLogSettings, line: Line): void => {
   if (attempt.startedAt === undefined || isBelow(line.level, settings.level)) return
   attempt.log ??= new NewestLines(settings)
-  attempt.log.add(logLine({ ...line, atMs: monotonicMs() - attempt.startedAt }))
+  attempt.log.add(logLine({ ...line, afterMs: monotonicMs() - attempt.startedAt }))
 }
 
 /** `context` with a logger beside those it has. */
 export const addLogger = <R>(
   context: Context.Context<R>,
-  level: LogLevel.Severity,
+  level: LogLevel.LogLevel,
   keep: (line: Line, fiber: Fiber.Fiber<unknown, unknown>) => void
 ): Context.Context<R> => {
   const logger = Logger.make<unknown, void>(({ cause, fiber, logLevel, message }) => {
@@ -48,4 +48,4 @@ export const addLogger = <R>(
   return Context.add(context, Logger.CurrentLoggers, new Set([...loggers, logger]))
 }
 
-const isBelow = (level: LogLevel.Severity, least: LogLevel.Severity): boolean => LogLevel.isGreaterThan(least, level)
+const isBelow = (level: LogLevel.Severity, least: LogLevel.LogLevel): boolean => LogLevel.isGreaterThan(least, level)

@@ -17,9 +17,7 @@ export const runCursor = Effect.fnUntraced(function*<A, P, E, R>(
   body: CursorBody<A, P, E, R>
 ): Effect.fn.Return<A, E | StepRefusal, R> {
   yield* refuseOpenTransaction("cursor")
-  const timeoutMs = call.timeout === undefined
-    ? steps.attempt.definition.stepTimeoutMs
-    : yield* stepTimeoutMs(call.timeout)
+  const timeoutMs = yield* stepTimeoutMs(steps.attempt, call.timeout)
   const { identity, record } = yield* steps.begin(call.name, call.key, "cursor")
   if (record !== undefined) return yield* steps.recorded(identity, record.result, call)
   // A job has room for one position.

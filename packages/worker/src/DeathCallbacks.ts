@@ -19,6 +19,7 @@ import { Nudge } from "./Nudge.ts"
 import type { Outage } from "./Outage.ts"
 import { backoffMs } from "./Ownership.ts"
 import type { Reporter } from "./Reporter.ts"
+import { until } from "./Until.ts"
 import type { WorkerSettings } from "./WorkerOptions.ts"
 
 interface DeathCallsParts {
@@ -86,8 +87,11 @@ export class DeathCalls {
       }
     })
     const graceEnd = monotonicMs() + this.parts.settings.shutdownGraceMs
-    const rest = Effect.suspend(() => Effect.andThen(stop, until(isDone, monotonicMs() + CLEAN_UP_MS)))
-    return Effect.andThen(until(isDone, graceEnd), rest)
+    const rest = Effect.suspend(() => {
+      const stoppedEnd = monotonicMs() + CLEAN_UP_MS
+      return Effect.andThen(stop, until(isDone, () => stoppedEnd))
+    })
+    return Effect.andThen(until(isDone, () => graceEnd), rest)
   })
 
   private readonly round = (restore: <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>) =>
@@ -197,14 +201,8 @@ const timedOut = (timeoutMs: number): CallFault => ({
 const SELF_INTERRUPTED: CallFault = { tag: "SelfInterrupted", message: "the handler interrupted itself" }
 const CALLS_LOST: CallFault = { tag: "CallLost", message: "no worker has survived a call" }
 
-const until = (isDone: () => boolean, end: number): Effect.Effect<void> =>
-  Effect.suspend(() =>
-    isDone() || monotonicMs() >= end ? Effect.void : Effect.andThen(Effect.sleep(LOOK_MS), until(isDone, end))
-  )
-
 /** To be interrupted, to settle, and for clocks that differ. */
 const AFTER_TIMEOUT_MS = 15_000
 const DECLARE_AGAIN_MS = 3_600_000
-const LOOK_MS = 10
 const DEAF_MS = 250
 const CLEAN_UP_MS = 2000

@@ -1,45 +1,19 @@
 /**
- * Runs claims as attempts: resolve, resume, run, normalise, settle, report. One fiber per attempt, started as soon as
- * there is a slot; nothing that a handler does reaches another attempt.
+ * Gives claims their slots: each is started as soon as one is free, handed back when it has waited for too long or the
+ * worker takes no work, and stopped for whatever ends it from outside.
  */
-import type { Claim, InterruptionReason, LostLease, TaskDefinition } from "@headgate/core"
-import { CodecError } from "@headgate/core/Codec"
-import { storedError } from "@headgate/core/ErrorText"
+import type { Claim, InterruptionReason, LostLease } from "@headgate/core"
 import type { Registration } from "@headgate/core/Handler"
 import { type HeartbeatSession, monotonicMs } from "@headgate/core/Heartbeat"
 import * as Outcome from "@headgate/core/Outcome"
-import { defaultRetry } from "@headgate/core/Retry"
-import type { StuckEvidence } from "@headgate/core/Stuck"
-import * as Context from "effect/Context"
-import * as Effect from "effect/Effect"
-import type * as Exit from "effect/Exit"
-import * as Result from "effect/Result"
-import * as Scope from "effect/Scope"
 import { LocalAttempt } from "./Attempt.ts"
-import type { AttemptContexts } from "./AttemptContexts.ts"
-import type { InFlight } from "./InFlight.ts"
-import { normalise, ofEnding } from "./Normalise.ts"
-import type { Reporter } from "./Reporter.ts"
-import type { Settler } from "./Settler.ts"
-import type { Stuck } from "./Stuck.ts"
+import { Runner, type RunnerParts } from "./Runner.ts"
+import { unknownKind } from "./UnknownKind.ts"
 import { Watchdog } from "./Watchdog.ts"
-import type { WorkerSettings } from "./WorkerOptions.ts"
 
-interface DispatchParts {
-  readonly settings: WorkerSettings
-  readonly inFlight: InFlight
+interface DispatchParts extends Omit<RunnerParts, "watchdog"> {
   readonly registrations: ReadonlyMap<string, Registration>
   readonly session: HeartbeatSession
-  readonly contexts: AttemptContexts
-  readonly settler: Settler
-  readonly reporter: Reporter
-  readonly stuck: Stuck
-  /** The last slot was taken by a handler that does not stop, or the first of them came free again. */
-  readonly stuckChanged: () => void
-  /** A slot became free. */
-  readonly freed: () => void
-  /** An attempt was settled by a write of its own, which may have opened a limit for others. */
-  readonly settledItself: () => void
 }
 
 export class Dispatch {
@@ -49,6 +23,7 @@ export class Dispatch {
   private isFilling = false
   /** By kind: when content of it was last closed. The gate may have answered before. */
   private readonly closedAt = new Map<string, number>()
+  private readonly runner: Runner
   private readonly parts: DispatchParts
 
   constructor(parts: DispatchParts) {
@@ -59,11 +34,20 @@ export class Dispatch {
       graceMs: parts.settings.handlerGraceMs,
       stop: (attempt, reason) => attempt.startedAt === undefined ? this.handBack(attempt) : this.stop(attempt, reason),
       overran: (attempt, { error, reason }) => {
-        if (reason === "progress_stalled") this.tellStuck(attempt, "stalled")
+        if (reason === "progress_stalled") this.runner.tellStuck(attempt, "stalled")
         this.stop(attempt, reason, error)
       },
-      giveUp: (attempt) => this.giveUp(attempt),
+      giveUp: (attempt) => this.runner.giveUp(attempt),
       tick: (now) => this.handBackOverdue(now)
+    })
+    this.runner = new Runner({
+      ...parts,
+      watchdog: this.watchdog,
+      freed: () => {
+        if (buffer.length > 0) this.fill()
+        parts.freed()
+      },
+      stuckChanged: () => this.stuckChanged()
     })
   }
 
@@ -105,16 +89,12 @@ export class Dispatch {
       return
     }
     // One that is being handed back is reported by the answer to that.
-    if (isStopped && this.unbuffer(attempt)) this.conclude(attempt, undefined)
+    if (isStopped && this.unbuffer(attempt)) this.runner.conclude(attempt, undefined)
   }
 
   /** What still runs when a drain can wait no longer. */
   giveUpRest(): void {
-    for (const attempt of this.parts.inFlight.running) {
-      if (attempt.isZombie) continue
-      if (keepsJob(attempt)) this.tellStuck(attempt, "not_stopping")
-      else this.giveUp(attempt)
-    }
+    this.runner.giveUpRest()
   }
 
   /** Of a kind whose content was found to crash: the store decides which of those that wait here may start. */
@@ -137,6 +117,13 @@ export class Dispatch {
   setQuiet(isQuiet: boolean): void {
     this.isQuiet = isQuiet
     if (isQuiet) this.handBackBuffer()
+  }
+
+  /** With its last slot a worker hands over: what waits here goes back, and its duties go to others. */
+  private stuckChanged(): void {
+    const { inFlight, stuckChanged } = this.parts
+    if (inFlight.isStuck) this.handBackBuffer()
+    stuckChanged()
   }
 
   /** Nothing of it has started: it goes back uncharged, also when its lease ran out here. The fence decides whose it is. */
@@ -180,156 +167,13 @@ export class Dispatch {
       while (inFlight.hasSlot() && !this.isDraining && !settler.awaitsCrash) {
         const next = inFlight.buffer.shift()
         if (next === undefined) break
-        this.start(next)
+        this.runner.start(next)
       }
     } finally {
       this.isFilling = false
     }
   }
-
-  /** What the task's own code throws on the way to its handler is a defect of that job alone. */
-  private start(attempt: LocalAttempt): void {
-    try {
-      this.begin(attempt)
-    } catch (defect) {
-      this.finish(attempt, Outcome.crashed(storedError(defect)))
-    }
-  }
-
-  private begin(attempt: LocalAttempt): void {
-    const { claim } = attempt
-    const now = monotonicMs()
-    this.setDue(attempt, now)
-    if (!attempt.isOwned()) return this.parts.settler.push(attempt, Outcome.released)
-    if (attempt.dueAt <= now) return this.conclude(attempt, Outcome.deadlinePassed)
-    attempt.startedAt = now
-    attempt.lookBy = this.lookBy
-    if (attempt.definition.stallTimeoutMs !== undefined) attempt.limited()
-    this.parts.inFlight.running.add(attempt)
-    this.parts.reporter.started(attempt)
-    const payload = attempt.definition.decodePayload(claim.payload, claim.schemaVersion)
-    if (Result.isSuccess(payload)) this.run(attempt, payload.success)
-    else this.finish(attempt, Outcome.undecodable(payload.failure.message))
-  }
-
-  private setDue(attempt: LocalAttempt, now: number): void {
-    const { claimedAtMs, deadlineAtMs, timeoutMs } = attempt.claim
-    if (timeoutMs !== undefined) attempt.dueAt = now + timeoutMs
-    if (deadlineAtMs === undefined) return
-    const deadlineAt = attempt.receivedAt + deadlineAtMs - claimedAtMs
-    if (deadlineAt >= attempt.dueAt) return
-    attempt.dueAt = deadlineAt
-    attempt.dueReason = "deadline"
-  }
-
-  private run(attempt: LocalAttempt, payload: unknown): void {
-    const scope = Scope.makeUnsafe()
-    const { context, program } = this.parts.contexts.prepare(attempt, payload, scope)
-    const fiber = Effect.runForkWith(context)(Effect.withFiber((fiber) => {
-      attempt.fiber = fiber
-      return program
-    }))
-    fiber.addObserver((exit) => {
-      if (attempt.work === undefined) return this.closeScope(attempt, exit, scope)
-      attempt.fiber = undefined
-      attempt.work.join(exit, () => this.closeScope(attempt, exit, scope))
-    })
-    if (attempt.endedAt === undefined) this.watchdog.lookBy(Math.min(attempt.dueAt, attempt.tracked.validUntil()))
-  }
-
-  /** What the handler answered stands; what its scope's finalizers do changes nothing. */
-  private closeScope(attempt: LocalAttempt, exit: Exit.Exit<unknown, unknown>, scope: Scope.Closeable): void {
-    attempt.endedAt = monotonicMs()
-    const outcome = normalise(attempt, exit)
-    if (scope.state._tag !== "Open") return this.finish(attempt, outcome)
-    attempt.outcome = outcome
-    attempt.isClosing = true
-    const closing = Effect.runForkWith(attempt.registration.context)(Scope.close(scope, exit))
-    attempt.closing = closing
-    closing.addObserver(() => this.finish(attempt, outcome))
-    this.watchdog.lookBy(attempt.endedAt + this.parts.settings.handlerGraceMs)
-  }
-
-  private finish(attempt: LocalAttempt, outcome: Outcome.Outcome | undefined): void {
-    const { inFlight } = this.parts
-    inFlight.running.delete(attempt)
-    if (attempt.isZombie) this.countZombies(-1)
-    else this.conclude(attempt, outcome)
-    if (inFlight.buffer.length > 0) this.fill()
-    this.parts.freed()
-  }
-
-  private conclude(attempt: LocalAttempt, outcome: Outcome.Outcome | undefined): void {
-    const { inFlight, reporter, settler } = this.parts
-    if (outcome !== undefined && !attempt.isReleased) return settler.push(attempt, outcome)
-    inFlight.release(attempt)
-    const { ending } = attempt
-    if (ending?._tag === "Settled") {
-      reporter.settled(attempt, ending.outcome, ending)
-      this.parts.settledItself()
-    } else reporter.lost(attempt, ending?._tag === "Interrupted" ? ending.reason : "lease_lost")
-  }
-
-  /** Its attempt ends without the handler, which keeps its slot until it ends by itself; the fence refuses its writes. */
-  private giveUp(attempt: LocalAttempt): void {
-    const { ending } = attempt
-    if (keepsJob(attempt)) return
-    if (ending?._tag === "Settled" && !attempt.isInterrupted) {
-      attempt.isInterrupted = true
-      attempt.interruptFibers()
-      return
-    }
-    attempt.isZombie = true
-    this.countZombies(1)
-    this.tellStuck(attempt, "not_stopping")
-    this.conclude(attempt, attempt.outcome ?? (ending === undefined ? undefined : ofEnding(attempt, ending)))
-  }
-
-  /** With its last slot a worker hands over: what waits here goes back, and its duties go to others. */
-  private countZombies(change: 1 | -1): void {
-    const { inFlight, reporter, stuckChanged } = this.parts
-    const wasStuck = inFlight.isStuck
-    inFlight.zombies += change
-    reporter.zombies(inFlight.zombies)
-    if (inFlight.isStuck === wasStuck) return
-    if (inFlight.isStuck) this.handBackBuffer()
-    stuckChanged()
-  }
-
-  private tellStuck(attempt: LocalAttempt, stage: StuckEvidence["stage"]): void {
-    this.parts.stuck.tell(attempt, stage, this.watchdog.lagMs())
-  }
-
-  private readonly lookBy = (at: number): void => this.watchdog.lookBy(at)
 }
-
-/** Deaf to a shutdown it works on until the process ends; before that nobody else may start the job. */
-const keepsJob = ({ ending, isDeaf }: LocalAttempt): boolean =>
-  isDeaf && ending?._tag === "Interrupted" && ending.reason === "shutdown"
 
 const endsOwnership = (reason: InterruptionReason): boolean =>
   reason === "lease_lost" || reason === "operator_cancel" || reason === "superseded"
-
-/** The gate gives no kind that was not asked for; a store that does is answered like one with a payload nobody can read. */
-const unknownKind = (kind: string): Registration => {
-  const unknown = Result.fail(new CodecError({ direction: "decode", message: `no handler for kind ${kind}`, kind }))
-  const codec = { encode: () => unknown, decode: () => unknown }
-  const definition: TaskDefinition = {
-    kind,
-    aliases: [],
-    version: 1,
-    queue: "default",
-    policies: [],
-    retry: defaultRetry,
-    stepSet: undefined,
-    steps: [],
-    stepMappings: [],
-    stepTimeoutMs: undefined,
-    stallTimeoutMs: undefined,
-    decodePayload: () => unknown,
-    success: codec,
-    error: codec,
-    onError: () => undefined
-  }
-  return { definition, run: () => Effect.void, context: Context.empty() }
-}

@@ -14,6 +14,7 @@ import type { Dispatch } from "./Dispatch.ts"
 import type { InFlight } from "./InFlight.ts"
 import type { Settler } from "./Settler.ts"
 import type { Stuck } from "./Stuck.ts"
+import { until } from "./Until.ts"
 import type { WorkerSettings } from "./WorkerOptions.ts"
 
 interface DrainParts {
@@ -72,12 +73,6 @@ export class Drain {
   })
 }
 
-const until = (isDone: () => boolean, end: () => number): Effect.Effect<void> =>
-  Effect.suspend(() =>
-    isDone() || monotonicMs() >= end() ? Effect.void : Effect.andThen(Effect.sleep(LOOK_MS), until(isDone, end))
-  )
-
-const LOOK_MS = 10
 const DEAF_MS = 250
 const MAX_CLEAN_UP_MS = 2000
 const ANSWER_MS = 3000

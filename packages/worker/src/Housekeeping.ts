@@ -4,7 +4,7 @@
  * noted, and dead letters are brought back. A loop survives whatever the store answers, and a drain gives the duties up,
  * so that another worker takes them over at once.
  */
-import { Duties } from "@headgate/core/Duties"
+import { Duties, REDRIVE_DUTY } from "@headgate/core/Duties"
 import { monotonicMs } from "@headgate/core/Heartbeat"
 import type { StoreUnavailable } from "@headgate/core/Refusals"
 import * as Effect from "effect/Effect"
@@ -107,7 +107,7 @@ const observe = ({ duties }: HousekeepingParts): Duty => ({
 })
 
 const redrive = ({ duties, reporter, wake }: HousekeepingParts, leaseMs: number): Duty => ({
-  name: "redrive",
+  name: REDRIVE_DUTY,
   leaseMs,
   sweep: Effect.map(duties.redriveStep, ({ nextDueInMs, step }) => {
     if (step !== undefined) reporter.redriven(step)

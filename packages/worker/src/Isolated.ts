@@ -13,19 +13,19 @@ import type { StoredError } from "@headgate/core/ErrorText"
 import type { Handler } from "@headgate/core/Handler"
 import { Job, Progress } from "@headgate/core/Job"
 import type { ProgressUpdate } from "@headgate/core/Progress"
-import type { Invalid } from "@headgate/core/Refusals"
+import { Invalid } from "@headgate/core/Refusals"
 import type { Task } from "@headgate/core/Task"
 import type { TrackedReport } from "@headgate/core/TrackedWork"
-import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
+import { MinimumLogLevel } from "effect/References"
 import * as Result from "effect/Result"
 import { isSeverity } from "./AttemptLog.ts"
-import { keepLine, KeptLogs } from "./AttemptLogger.ts"
 import type { Answer, IsolatedChild } from "./IsolatedChild.ts"
 import { UndecodableAnswer } from "./IsolatedCrash.ts"
 import { type ChosenEnding, runFrame } from "./IsolatedFrames.ts"
+import { refuseSteps } from "./IsolatedLimits.ts"
 import { type IsolatedOptions, settingsOf } from "./IsolatedOptions.ts"
 import * as IsolatedPool from "./IsolatedPool.ts"
 import { Running } from "./StepRuntime.ts"
@@ -35,12 +35,17 @@ export { IsolatedCrash, UndecodableAnswer } from "./IsolatedCrash.ts"
 export type { IsolatedOptions } from "./IsolatedOptions.ts"
 export { type IsolatedServices, serve } from "./IsolatedServe.ts"
 
-/** The layer that lets a worker run this task in child processes: `Task.toLayer` for a handler that stands elsewhere. */
+/**
+ * The layer that lets a worker run this task in child processes: `Task.toLayer` for a handler that stands elsewhere. A
+ * task that declares `steps` or `stepTimeout` is refused: the lease, under which steps are stored, stays with the worker.
+ */
 export const toLayer = <Kind extends string, P, S, E, Steps extends string>(
   task: Task<Kind, P, S, E, Steps>,
   options: IsolatedOptions
 ): Layer.Layer<Handler<Kind>, Invalid> =>
   Layer.unwrap(Effect.gen(function*() {
+    const refusal = refuseSteps(task.definition)
+    if (refusal !== undefined) return yield* refusal
     const settings = yield* Effect.fromResult(settingsOf(options))
     const pool = yield* IsolatedPool.make(task.kind, settings)
     return task.toLayer((payload) => run(task, pool, payload))
@@ -53,7 +58,7 @@ const run = Effect.fnUntraced(function*<Kind extends string, P, S, E, Steps exte
 ) {
   const job = yield* Job
   const { payload: bytes, schemaVersion } = yield* task.envelope(payload)
-  const logLevel = (yield* KeptLogs)?.level
+  const logLevel = yield* MinimumLogLevel
   const request = runFrame({ facts: job.facts, schemaVersion, logLevel }, bytes)
   const answer = yield* pool.withChild((child) => ask(child, request))
   return yield* valueOf(task, job, answer)
@@ -99,14 +104,13 @@ const reporting = Effect.gen(function*() {
   }
 })
 
-/** Keeps what the child logs and tracks with its attempt. */
+/** What the child logs goes to the loggers of its attempt, as if the handler had logged it here, and what it tracks to the store. */
 const listening = Effect.gen(function*() {
-  const settings = yield* KeptLogs
   const running = yield* Running
+  const fork = Effect.runForkWith(yield* Effect.context<never>())
   return {
     log: ({ annotations, level, message }: LogLine): void => {
-      if (settings === undefined || running === undefined || !isSeverity(level)) return
-      keepLine(running.attempt, settings, { level, message, annotations, cause: Cause.empty })
+      if (isSeverity(level)) fork(Effect.annotateLogs(Effect.logWithLevel(level)(message), annotations))
     },
     tracked: (report: TrackedReport): void => {
       if (running !== undefined) Effect.runFork(writeTracked(running.attempt, running.stores.progress, report))
@@ -118,7 +122,7 @@ const valueOf = <Kind extends string, P, S, E, Steps extends string>(
   task: Task<Kind, P, S, E, Steps>,
   job: Job["Service"],
   answer: Answer
-): Effect.Effect<S, E | CodecError> => {
+): Effect.Effect<S, E | CodecError | Invalid> => {
   switch (answer._tag) {
     case "Success":
       // SAFETY: decoded with this task's own success schema.
@@ -134,6 +138,8 @@ const valueOf = <Kind extends string, P, S, E, Steps extends string>(
       const where = path === undefined ? {} : { path }
       return Effect.fail(new CodecError({ direction: "encode", message, kind: task.kind, ...where }))
     }
+    case "Refused":
+      return Effect.fail(new Invalid(answer.refusal))
     case "Defect":
       return Effect.die(thrown(answer.error))
     case "Interrupted":

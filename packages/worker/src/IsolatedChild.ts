@@ -6,6 +6,7 @@ import type { LogLine } from "@headgate/core/AttemptLog"
 import type { StoredError } from "@headgate/core/ErrorText"
 import type { InterruptionReason } from "@headgate/core/Leases"
 import type { ProgressUpdate } from "@headgate/core/Progress"
+import type { Invalid } from "@headgate/core/Refusals"
 import type { TrackedReport } from "@headgate/core/TrackedWork"
 import * as Effect from "effect/Effect"
 import { type ChildProcess, spawn } from "node:child_process"
@@ -30,6 +31,8 @@ export type Answer =
   | { readonly _tag: "Success" | "Failure"; readonly bytes: Uint8Array }
   | { readonly _tag: "Defect"; readonly error: StoredError }
   | { readonly _tag: "Unencodable"; readonly message: string; readonly path?: string | undefined }
+  /** The fields of an `Invalid`. */
+  | { readonly _tag: "Refused"; readonly refusal: ConstructorParameters<typeof Invalid>[0] }
   | { readonly _tag: "Interrupted" }
   | { readonly _tag: "Ending"; readonly ending: ChosenEnding }
   | { readonly _tag: "Crash"; readonly error: IsolatedCrash }
@@ -181,6 +184,8 @@ export class IsolatedChild {
         return this.answer({ _tag: "Defect", error: readJson(body) })
       case Frame.unencodable:
         return this.answer({ _tag: "Unencodable", ...readJson<{ message: string; path?: string }>(body) })
+      case Frame.refused:
+        return this.answer({ _tag: "Refused", refusal: readJson(body) })
       case Frame.interrupted:
         return this.answer({ _tag: "Interrupted" })
       case Frame.ending:

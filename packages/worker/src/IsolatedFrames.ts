@@ -11,6 +11,7 @@
  * | success, failure | child | the value as bytes, by the task's schemas |
  * | defect | child | JSON `{ tag, message, text }` |
  * | unencodable | child | JSON `{ message, path }`: the handler's answer does not fit its schema |
+ * | refused | child | JSON `{ field, message, limit, actual }`: what the handler asked for breaks a rule of the library |
  * | interrupted | child | none: it stopped as it was told |
  * | ending | child | JSON: the handler chose snooze, skip, revoke, release or rateLimited |
  * | progress, charge | child | JSON |
@@ -20,7 +21,7 @@
  * | tracked | child | JSON: the work that it tracks |
  */
 import type { ActualCost, JobFacts } from "@headgate/core/Job"
-import type { Severity } from "effect/LogLevel"
+import type { LogLevel } from "effect/LogLevel"
 
 export const PROTOCOL = 1
 
@@ -48,7 +49,8 @@ export const Frame = {
   extend: 12,
   extended: 13,
   log: 14,
-  tracked: 15
+  tracked: 15,
+  refused: 16
 } as const
 
 export type FrameKind = (typeof Frame)[keyof typeof Frame]
@@ -56,8 +58,8 @@ export type FrameKind = (typeof Frame)[keyof typeof Frame]
 export interface RunHead {
   readonly facts: Omit<JobFacts, "trace">
   readonly schemaVersion: number
-  /** The least level of the lines it wants; undefined: none. */
-  readonly logLevel?: Severity | undefined
+  /** The least level of the lines that the worker logs. */
+  readonly logLevel: LogLevel
 }
 
 /** An end that the handler chose. Milliseconds as the handler gave them; null for what is no duration. */

@@ -11,6 +11,7 @@ import type * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Option from "effect/Option"
 import { type ChosenEnding, Frame, jsonFrame } from "./IsolatedFrames.ts"
+import { notInChild } from "./IsolatedLimits.ts"
 import { extensionMs } from "./LeaseExtension.ts"
 import type { Tracked } from "./Tracked.ts"
 import { reported } from "./TrackedReports.ts"
@@ -141,8 +142,8 @@ export class ServedJob implements JobShape {
     this.work?.interrupt()
   }
 
-  completeWith(): Effect.Effect<never> {
-    return Effect.die(new Error("Job.completeWith needs the worker's store: it cannot be called in an isolated child"))
+  completeWith(): Effect.Effect<never, Invalid> {
+    return Effect.fail(notInChild)
   }
 
   private choose(ending: ChosenEnding): Effect.Effect<never> {

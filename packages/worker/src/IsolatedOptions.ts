@@ -20,7 +20,10 @@ export interface IsolatedOptions {
   readonly memoryLimit?: number | undefined
   /** Bytes kept of the end of stdout, and of stderr, for the error of a crash. Default 8,192, at most 16,000. */
   readonly maxOutput?: number | undefined
-  /** Also writes what the child prints to the worker's own stdout and stderr. Default false. */
+  /**
+   * Also writes what the child prints to the worker's own stdout and stderr. What its handler logs through Effect goes to
+   * the worker's loggers in any case. Default false.
+   */
   readonly echo?: boolean | undefined
   /**
    * How many children are kept, ready for the next job, from the worker's start on. Each takes one job at a time and is

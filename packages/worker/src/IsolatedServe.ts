@@ -9,6 +9,7 @@ import { monotonicMs } from "@headgate/core/Heartbeat"
 import { Job, Progress } from "@headgate/core/Job"
 import type { InterruptionReason } from "@headgate/core/Leases"
 import { type ProgressUpdate, validateProgress } from "@headgate/core/Progress"
+import { Invalid } from "@headgate/core/Refusals"
 import type { Task } from "@headgate/core/Task"
 import type { TaskDefinition } from "@headgate/core/TaskDefinition"
 import type * as Cause from "effect/Cause"
@@ -16,7 +17,7 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
-import type { Severity } from "effect/LogLevel"
+import type { LogLevel } from "effect/LogLevel"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import { fstatSync } from "node:fs"
@@ -36,10 +37,12 @@ import {
 } from "./IsolatedFrames.ts"
 import { ServedJob } from "./IsolatedJob.ts"
 import { killGroup, watchLifeline } from "./IsolatedLifeline.ts"
+import { notInChild, refusing } from "./IsolatedLimits.ts"
 
 /**
  * What the child gives to a handler, beside its layer. Steps, cursors and output write to the store under the attempt's
- * lease, which stays with the worker: they are not among these, nor is `Job.completeWith`, which dies.
+ * lease, which stays with the worker: they are not among these. Asked for all the same, as `Job.completeWith` can be, they
+ * are refused (`Invalid`), and the job is not tried again.
  */
 export type IsolatedServices = Job | Progress | Scope.Scope
 
@@ -152,7 +155,7 @@ class Server<S, E, R> {
       answered = exit
       return Effect.andThen(job.joined(exit), Effect.exit(Scope.close(scope, exit)))
     })
-    const services = this.logging(logLevel).pipe(
+    const services = Context.merge(this.logging(logLevel), refusing).pipe(
       Context.add(Job, job),
       Context.add(Progress, { report: (update: ProgressUpdate) => this.report(update) }),
       Context.add(Scope.Scope, scope)
@@ -165,12 +168,11 @@ class Server<S, E, R> {
     })
   }
 
-  private logging(level: Severity | undefined): Context.Context<R> {
-    if (level === undefined) return this.context
+  private logging(level: LogLevel): Context.Context<R> {
     const startedAt = monotonicMs()
     return addLogger(this.context, level, (line) => {
-      const atMs = monotonicMs() - startedAt
-      this.send(jsonFrame(Frame.log, logLine({ ...line, atMs })))
+      const afterMs = monotonicMs() - startedAt
+      this.send(jsonFrame(Frame.log, logLine({ ...line, afterMs })))
     })
   }
 
@@ -201,10 +203,21 @@ const answerOf = (definition: TaskDefinition, job: ServedJob, exit: Exit.Exit<un
 
 const ofCause = (definition: TaskDefinition, cause: Cause.Cause<unknown>): Buffer => {
   const failure = cause.reasons.find((reason) => reason._tag === "Fail")
-  if (failure !== undefined) return encoded(Frame.failure, definition.error.encode(failure.error))
+  if (failure !== undefined) return ofFailure(definition, failure.error)
   const died = cause.reasons.find((reason) => reason._tag === "Die")
+  if (died?.defect === notInChild) return refused(notInChild)
   return jsonFrame(Frame.defect, died === undefined ? SELF_INTERRUPTED : storedError(died.defect))
 }
+
+const ofFailure = (definition: TaskDefinition, error: unknown): Buffer => {
+  const bytes = definition.error.encode(error)
+  return Result.isFailure(bytes) && error instanceof Invalid
+    ? refused(error)
+    : encoded(Frame.failure, bytes)
+}
+
+const refused = ({ actual, field, limit, message }: Invalid): Buffer =>
+  jsonFrame(Frame.refused, { field, message, limit, actual })
 
 const encoded = (kind: typeof Frame.success | typeof Frame.failure, result: Result.Result<Uint8Array, CodecError>) => {
   if (Result.isFailure(result)) {

@@ -4,6 +4,7 @@ import type { WorkerId } from "@headgate/core/Ids"
 import type { ActualCost, Job, JobFacts } from "@headgate/core/Job"
 import { type Charge, MAX_CHARGE } from "@headgate/core/Leases"
 import { refuseInteger, wholeMillis } from "@headgate/core/Millis"
+import { MAX_SKIP_REASON_BYTES } from "@headgate/core/OnError"
 import * as Outcome from "@headgate/core/Outcome"
 import type { ForeignTransaction, Invalid } from "@headgate/core/Refusals"
 import { streakBackoffMs } from "@headgate/core/Retry"
@@ -23,9 +24,6 @@ import type { StepStores } from "./StepStores.ts"
 import { trackedOf } from "./TrackedReports.ts"
 
 type JobShape = Job["Service"]
-
-const MAX_REASON_BYTES = 1024
-const MIN_PAUSE_MS = 1000
 
 /** One is made for every attempt, and few handlers ask: what it answers is made when asked for. */
 export class JobOfAttempt implements JobShape {
@@ -64,7 +62,7 @@ export class JobOfAttempt implements JobShape {
   }
 
   skip(reason: string): Effect.Effect<never> {
-    return this.choose(Outcome.skip(toStorableText(cutUtf8(reason, MAX_REASON_BYTES))))
+    return this.choose(Outcome.skip(toStorableText(cutUtf8(reason, MAX_SKIP_REASON_BYTES))))
   }
 
   charge(actual: number | ActualCost): Effect.Effect<void, Invalid> {
@@ -83,8 +81,7 @@ export class JobOfAttempt implements JobShape {
     if (options?.retryAfter === undefined) {
       return this.choose(Outcome.rateLimited({ delayMs: streakBackoffMs(this.attempt.claim.streak + 1) }))
     }
-    const limited = (ms: number) => Outcome.rateLimited({ delayMs: Math.max(ms, MIN_PAUSE_MS), pushBackMs: ms })
-    return this.choose(afterPause("retryAfter", options.retryAfter, limited))
+    return this.choose(afterPause("retryAfter", options.retryAfter, (ms) => Outcome.pushedBack(ms)))
   }
 
   completeWith<A, E, R>(

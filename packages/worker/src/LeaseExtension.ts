@@ -27,8 +27,8 @@ export const extendLease = Effect.fnUntraced(function*(
 
 /** 1 ms to a day. */
 export const extensionMs = (duration: Duration.Input): Result.Result<number, Invalid> =>
-  Result.flatMap(wholeMillis("duration", duration), (ms) => {
-    const refusal = refuseInteger("duration", ms, 1, MAX_LEASE_EXTENSION_MS, " ms")
+  Result.flatMap(wholeMillis(FIELD, duration), (ms) => {
+    const refusal = refuseInteger(FIELD, ms, 1, MAX_LEASE_EXTENSION_MS, " ms")
     return refusal === undefined ? Result.succeed(ms) : Result.fail(refusal)
   })
 
@@ -37,3 +37,5 @@ const renewal = ({ claim: { lease } }: Attempt, leases: Leases["Service"], ms: n
     const sentAt = monotonicMs()
     return Effect.map(leases.renew([lease], ms), (renewal) => ({ ...renewal, sentAt }))
   })
+
+const FIELD = "extendLease duration"

@@ -1,5 +1,6 @@
 /** Counters of the worker, kept by Effect's metric registry. Updated once per batch, never once per job. */
 import type { OutcomeName } from "@headgate/core"
+import type { CallEnd } from "@headgate/core/DeathCallbacks"
 import type { EndedAtGate } from "@headgate/core/Gate"
 import * as Metric from "effect/Metric"
 
@@ -43,6 +44,11 @@ export const redrivenJobs = Metric.counter("headgate_jobs_redriven_total", {
   incremental: true
 })
 
+export const deathCalls = Metric.counter("headgate_death_calls_total", {
+  description: "Calls of death handlers by this process, by how they ended",
+  incremental: true
+})
+
 export const zombieHandlers = Metric.gauge("headgate_zombie_handlers", {
   description: "Handlers that were told to stop and still run"
 })
@@ -59,15 +65,8 @@ const by = <Value extends string>(counter: Metric.Counter<number>, attribute: st
   }
 }
 
-export type DeathCallEnd = "delivered" | "retry" | "given_up" | "handed_back"
-
-export const deathCalls = Metric.counter("headgate_death_calls_total", {
-  description: "Calls of death handlers by this process, by how they ended",
-  incremental: true
-})
-
-export const deathCallsEndedAs = by<DeathCallEnd>(deathCalls, "end")
-
 export const endedAs = by<OutcomeName>(endedAttempts, "outcome")
 
 export const turnedAwayFor = by<EndedAtGate["reason"]>(turnedAwayJobs, "reason")
+
+export const deathCallsEndedAs = by<CallEnd["_tag"]>(deathCalls, "end")

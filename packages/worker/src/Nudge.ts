@@ -26,7 +26,6 @@ export class Nudge {
         this.isPending = false
         resume(Effect.void)
       }
-      // A JavaScript timer beyond 2^31-1 ms fires at once.
       const timer = setTimeout(done, Math.min(maxMs, MAX_TIMER_MS))
       this.waiter = done
       if (this.isPending) this.give()
@@ -43,4 +42,5 @@ export class Nudge {
   }
 }
 
-const MAX_TIMER_MS = 2_147_483_647
+/** A JavaScript timer beyond it fires at once. */
+export const MAX_TIMER_MS = 2_147_483_647

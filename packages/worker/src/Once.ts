@@ -21,9 +21,7 @@ export const runOnce = Effect.fnUntraced(function*<A, E, R>(
 ): Effect.fn.Return<A, E | StepRefusal | ForeignTransaction, R | Transactional> {
   const refusal = call.effectKey === undefined ? undefined : refuseEffectKey(call.effectKey)
   if (refusal !== undefined) return yield* refusal
-  const timeoutMs = call.timeout === undefined
-    ? steps.attempt.definition.stepTimeoutMs
-    : yield* stepTimeoutMs(call.timeout)
+  const timeoutMs = yield* stepTimeoutMs(steps.attempt, call.timeout)
   const { identity, record } = yield* steps.begin(call.name, call.key, "once")
   if (record !== undefined) return yield* steps.recorded(identity, record.result, call)
   const timed = within(steps.attempt, identity, timeoutMs, body)

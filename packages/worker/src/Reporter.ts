@@ -1,6 +1,6 @@
 /** Tells what happens to attempts: telemetry events if somebody listens, metrics, and a warning where one is due. */
 import type { InterruptionReason, JobId, OutcomeName, State, TerminalReason, WorkerId } from "@headgate/core"
-import type { CallFault } from "@headgate/core/DeathCallbacks"
+import type { CallEnd, CallFault } from "@headgate/core/DeathCallbacks"
 import type { RedriveStep } from "@headgate/core/Duties"
 import type { Event, Telemetry } from "@headgate/core/Events"
 import type { EndedAtGate } from "@headgate/core/Gate"
@@ -78,7 +78,7 @@ export class Reporter {
     }
     // Of the others the fingerprint's own warning speaks.
     if (reason === "crash_limit") {
-      this.warn(`Job ${jobId} of kind ${kind} is quarantined: it crashed ${crashAttempt} times`)
+      this.warn(`Job ${jobId} of kind ${kind} is quarantined: it crashed ${crashAttempt === 1 ? "once" : `${crashAttempt} times`}`)
     }
   }
 
@@ -107,7 +107,7 @@ export class Reporter {
   }
 
   /** A death handler was called. */
-  called(end: Metrics.DeathCallEnd): void {
+  called(end: CallEnd["_tag"]): void {
     Metrics.deathCallsEndedAs(end).updateUnsafe(1, this.context)
   }
 
@@ -136,10 +136,10 @@ export class Reporter {
   }
 
   stuck(evidence: StuckEvidence): void {
-    const { concurrency, jobId, kind, reason, sinceMs, stage, zombies } = evidence
+    const { concurrency, jobId, kind, reason, stuckForMs, stage, zombies } = evidence
     this.emit({ _tag: "JobStuck", ...evidence })
     if (stage === "stalled") {
-      return this.warn(`Job ${jobId} of kind ${kind} made no progress for ${sinceMs} ms, and is interrupted`)
+      return this.warn(`Job ${jobId} of kind ${kind} made no progress for ${stuckForMs} ms, and is interrupted`)
     }
     this.warn(`A handler does not stop: job ${jobId} of kind ${kind} ${STUCK[reason] ?? `was interrupted (${reason})`}`)
     if (zombies >= concurrency) {

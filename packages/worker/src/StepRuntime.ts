@@ -72,9 +72,7 @@ const runStep = Effect.fnUntraced(function*<A, E, R>(
   body: Effect.Effect<A, E, R>
 ): Effect.fn.Return<A, E | StepRefusal, R> {
   yield* refuseOpenTransaction("step")
-  const timeoutMs = call.timeout === undefined
-    ? steps.attempt.definition.stepTimeoutMs
-    : yield* stepTimeoutMs(call.timeout)
+  const timeoutMs = yield* stepTimeoutMs(steps.attempt, call.timeout)
   const { identity, record } = yield* steps.begin(call.name, call.key, "step")
   if (record !== undefined) return yield* steps.recorded(identity, record.result, call)
   return yield* Effect.onExit(

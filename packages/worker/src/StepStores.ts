@@ -4,7 +4,6 @@ import { Leases } from "@headgate/core/Leases"
 import { OutputStore, ProgressStore } from "@headgate/core/Reports"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import type * as Scope from "effect/Scope"
 import * as Checkpointer from "./Checkpointer.ts"
 
 export interface StepSettings {
@@ -29,17 +28,13 @@ export interface StepStores {
 }
 
 /** Once per worker; its checkpoint writes end with the scope. */
-export const make: Effect.Effect<StepStores, never, Leases | Checkpoints | ProgressStore | OutputStore | Scope.Scope> =
-  Effect
-    .gen(
-      function*() {
-        return {
-          settings: yield* StepSettings,
-          leases: yield* Leases,
-          checkpoints: yield* Checkpoints,
-          checkpointer: yield* Checkpointer.make,
-          progress: yield* ProgressStore,
-          output: yield* OutputStore
-        }
-      }
-    )
+export const make = Effect.gen(function*() {
+  return {
+    settings: yield* StepSettings,
+    leases: yield* Leases,
+    checkpoints: yield* Checkpoints,
+    checkpointer: yield* Checkpointer.make,
+    progress: yield* ProgressStore,
+    output: yield* OutputStore
+  } satisfies StepStores
+})

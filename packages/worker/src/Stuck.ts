@@ -11,6 +11,7 @@ import * as Exit from "effect/Exit"
 import type { LocalAttempt } from "./Attempt.ts"
 import { lookAt, MAX_FIBERS } from "./FiberLook.ts"
 import type { InFlight } from "./InFlight.ts"
+import { MAX_TIMER_MS } from "./Nudge.ts"
 import type { Reporter } from "./Reporter.ts"
 import type { WorkerSettings } from "./WorkerOptions.ts"
 
@@ -61,7 +62,7 @@ export class Stuck {
     const timer = setTimeout(() => {
       over(`did not end within ${handlerGraceMs} ms`)
       fiber.interruptUnsafe()
-    }, Math.min(handlerGraceMs, MAX_CALL_MS))
+    }, Math.min(handlerGraceMs, MAX_TIMER_MS))
     fiber.addObserver((exit) => Exit.isSuccess(exit) ? over(undefined) : over("failed", Cause.pretty(exit.cause)))
   }
 }
@@ -80,8 +81,8 @@ const evidenceOf = (attempt: LocalAttempt, stage: StuckEvidence["stage"], facts:
     queue: claim.queue,
     attempt: claim.attempt,
     fence: claim.lease.fence,
-    runningMs: since(startedAt),
-    sinceMs: since(stage === "stalled" ? attempt.limits?.progressAt : attempt.toldAt ?? attempt.endedAt),
+    runningForMs: since(startedAt),
+    stuckForMs: since(stage === "stalled" ? attempt.limits?.progressAt : attempt.toldAt ?? attempt.endedAt),
     steps: [...stepsUnderWay ?? []],
     fibers: [attempt.closing ?? attempt.fiber, ...attempt.work?.fibers ?? []].flatMap(lookAt).slice(0, MAX_FIBERS),
     ...facts
@@ -90,6 +91,3 @@ const evidenceOf = (attempt: LocalAttempt, stage: StuckEvidence["stage"], facts:
 
 const reasonOf = ({ ending, isClosing }: LocalAttempt): StuckReason =>
   isClosing || ending === undefined ? "finalizers" : ending._tag === "Interrupted" ? ending.reason : "ended"
-
-/** What a timer takes. */
-const MAX_CALL_MS = 2 ** 31 - 1

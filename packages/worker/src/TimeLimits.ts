@@ -109,9 +109,14 @@ export class TimeLimits {
   }
 }
 
-/** A time limit of a step's own. */
-export const stepTimeoutMs = (timeout: Duration.Input): Effect.Effect<number, Invalid> =>
-  Effect.fromResult(wholeMillis("timeout", timeout))
+/** A time limit of a step's own, or else that of its task. */
+export const stepTimeoutMs = (
+  { definition }: Attempt,
+  timeout: Duration.Input | undefined
+): Effect.Effect<number | undefined, Invalid> =>
+  timeout === undefined
+    ? Effect.succeed(definition.stepTimeoutMs)
+    : Effect.fromResult(wholeMillis("timeout", timeout))
 
 /** The body of a step within its time. Without a limit it is the body itself. */
 export const within = <A, E, R>(

@@ -113,7 +113,7 @@ export class Tracked {
     const newest = [...this.running, ...this.ended.toReversed()].slice(0, MAX_TRACKED_SHOWN)
     return {
       isWaiting: this.isWaiting,
-      work: newest.map(({ name, since, state }) => ({ name, state, agoMs: now - since })),
+      work: newest.map(({ name, since, state }) => ({ name, state, inStateForMs: now - since })),
       omitted: this.omitted + this.running.size + this.ended.length - newest.length
     }
   }

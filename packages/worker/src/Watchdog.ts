@@ -1,7 +1,7 @@
 /**
  * One timer for all attempts of a worker. It stops those whose lease ran out on this process's clock, those past their
- * timeout, their deadline or a finer limit, and says which handlers stay deaf to being stopped. Monotonic time; a blocked event loop makes
- * it late, so a step asks again before it starts.
+ * timeout, their deadline or a finer limit, and says which handlers stay deaf to being stopped. Monotonic time; a blocked
+ * event loop makes it late, so a step asks again before it starts.
  */
 import { monotonicMs } from "@headgate/core/Heartbeat"
 import type { InterruptionReason } from "@headgate/core/Leases"

@@ -1,10 +1,12 @@
 /** Runs the jobs of a headgate store: `Worker.layer` with the handlers' layers, and `launch` for a process of its own. */
 export type { Attempt, Ending } from "./Attempt.ts"
 export type { AttemptLogOptions } from "./AttemptLog.ts"
+export type { WorkerHealth } from "./Health.ts"
 export * as Isolated from "./Isolated.ts"
 export { launch } from "./Launch.ts"
 export * as Metrics from "./Metrics.ts"
 export { ResultTooLarge } from "./Normalise.ts"
+export { NoHandlers } from "./Served.ts"
 export type { WorkerEnd } from "./Standing.ts"
 export { StepSettings } from "./StepStores.ts"
 export * from "./Worker.ts"

@@ -215,11 +215,11 @@ layer(Workers.layer, { excludeTestServices: true })("Admission", (it) => {
       assert.strictEqual((yield* worker.health).status, "degraded")
       yield* Effect.sleep(1000)
       const told = worker.told("StoreUnreachable").map((event) => "operation" in event && event.operation)
-      assert.deepStrictEqual(told.toSorted(), ["Gate.admit", "Heartbeat"])
+      assert.deepStrictEqual(told.toSorted(), ["Gate.admit", "Heartbeat", "Wakeups"])
       yield* proxy.heal
       const id = yield* task.enqueue(undefined, { queue: "a7" })
       yield* Workers.settled(id, "completed")
-      yield* Workers.eventually(worker.health, ({ status }) => status === "ok")
+      yield* Workers.eventually(worker.health, ({ status }) => status === "working")
     }))
 })
 

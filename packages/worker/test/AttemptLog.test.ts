@@ -42,8 +42,8 @@ layer(Workers.layer, { excludeTestServices: true })("Attempt logs", (it) => {
       assert.match(slow?.annotations["name"] ?? "", /^x+\[cut: \d+ bytes\]$/)
       assert.strictEqual(later?.level, "Error")
       assert.match(later?.message ?? "", /^later\nBroken: \{ part: "wheel" \}\n +at /)
-      assert.isAtLeast((later?.atMs ?? 0) - (slow?.atMs ?? 0), 45)
-      assert.isBelow(start?.atMs ?? -1, 5000)
+      assert.isAtLeast((later?.afterMs ?? 0) - (slow?.afterMs ?? 0), 45)
+      assert.isBelow(start?.afterMs ?? -1, 5000)
       assert.deepStrictEqual([log?.lines.length, log?.dropped], [3, 0])
     }))
 

@@ -1,8 +1,8 @@
 import { assert, layer } from "@effect/vitest"
-import { Inspect, Task } from "@headgate/core"
+import { Inspect, type Invalid, Task } from "@headgate/core"
 import { monotonicMs } from "@headgate/core/Heartbeat"
 import { TestDatabase } from "@headgate/testkit"
-import { Effect, Exit, Layer, Schema, Scope } from "effect"
+import { Effect, Exit, Layer, Logger, References, Schema, Scope } from "effect"
 import { spawn } from "node:child_process"
 import { mkdtempSync, readFileSync, rmSync } from "node:fs"
 import { tmpdir } from "node:os"
@@ -201,6 +201,44 @@ layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("An iso
       yield* Workers.untilTrue(() => lines().includes("extended"), "the lease to be extended")
       const { claimedAtMs = 0, leaseExpiresAtMs = 0 } = yield* Workers.job(id)
       assert.isAtLeast(leaseExpiresAtMs - claimedAtMs, 600_000)
+    }))
+
+  it.effect("logs through the worker's own loggers as well, also when it succeeds", () =>
+    Effect.gen(function*() {
+      const said: Array<unknown> = []
+      const logger = Logger.make(({ fiber, logLevel, message }) => {
+        const { page } = fiber.getRef(References.CurrentLogAnnotations)
+        if (page !== undefined) said.push([logLevel, message, page])
+      })
+      yield* Workers.start(isolated().pipe(Layer.provide(Logger.layer([logger]))), { queues: ["i13"] })
+      const id = yield* Isolating.enqueue({ does: "log-and-answer", text: "a" }, { queue: "i13" })
+      yield* Workers.settled(id, "completed")
+      assert.deepStrictEqual(said, [["Warn", ["well done { text: \"a\" }"], "7"]])
+    }))
+
+  it.effect("that asks for a step or completeWith, past the compiler, fails for good and says why", () =>
+    Effect.gen(function*() {
+      yield* Workers.start(isolated(), { queues: ["i14"] })
+      for (const does of ["step", "step-or-die", "complete"] as const) {
+        const id = yield* Isolating.enqueue({ does }, { queue: "i14" })
+        yield* Workers.settled(id, "archived", "quarantined")
+        const { reason } = yield* Workers.job(id)
+        const { errorTag, errorText } = yield* lastAttempt(id)
+        assert.deepStrictEqual([reason, errorTag], ["fatal", "Invalid"], does)
+        assert.match(errorText ?? "", /a handler in a child process has no steps, outputs or completeWith/)
+      }
+    }))
+
+  it.effect("of a task that declares steps, or a time for them, is refused at the worker's start", () =>
+    Effect.gen(function*() {
+      const payload = Schema.Void
+      const refused = <Handlers>(layer: Layer.Layer<Handlers, Invalid>) =>
+        Effect.scoped(Layer.build(layer)).pipe(Effect.flip, Effect.map(({ field }) => field))
+      const fields = [
+        yield* refused(Isolated.toLayer(Task.make("steps", { payload, steps: ["one"] }), node)),
+        yield* refused(Isolated.toLayer(Task.make("step-time", { payload, stepTimeout: "1 second" }), node))
+      ]
+      assert.deepStrictEqual(fields, ["steps", "stepTimeout"])
     }))
 
   it.effect("logs into its attempt, also when it crashes", () =>

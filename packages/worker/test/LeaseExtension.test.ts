@@ -68,10 +68,10 @@ layer(Attempts.layer, { excludeTestServices: true })("Job.extendLease", (it) => 
         })
       )
       assert.deepStrictEqual(refusals.map(({ actual, field, limit }) => [field, limit, actual]), [
-        ["duration", 1, 0],
-        ["duration", undefined, undefined],
-        ["duration", 86_400_000, 86_400_001],
-        ["duration", 86_400_000, 172_800_000]
+        ["extendLease duration", 1, 0],
+        ["extendLease duration", undefined, undefined],
+        ["extendLease duration", 86_400_000, 86_400_001],
+        ["extendLease duration", 86_400_000, 172_800_000]
       ])
     }))
 

@@ -25,7 +25,7 @@ const Fetch = Task.make("fetch", {
   onError: {
     Throttled: ({ retryAfter }) => OnError.rateLimited(retryAfter, { class: Api }),
     Gone: ({ page }) => OnError.skip(`${page} is gone`),
-    Bad: ({ status }) => status < 500 ? OnError.stop : OnError.retry(Retry.fixed("1 hour", { jitter: 0 })),
+    Bad: ({ status }) => status < 500 ? OnError.stop : OnError.retry({ policy: Retry.fixed("1 hour", { jitter: 0 }) }),
     Full: OnError.snooze("1 hour"),
     Closed: OnError.notAFailure
   }
@@ -72,6 +72,18 @@ layer(Workers.layer, { excludeTestServices: true })("onError", (it) => {
       const down = yield* failing(new Bad({ status: 502 }), "e1")
       assert.deepStrictEqual(ends(down), ["retryable", undefined, 1, "retry"])
       assert.isTrue(down.waitMs >= HOUR_MS && down.waitMs < 2 * HOUR_MS, `${down.waitMs} ms`)
+    }))
+
+  it.effect("a retry whose own limit is used up exhausts the job", () =>
+    Effect.gen(function*() {
+      const error = Closed
+      const onError = { Closed: OnError.retry({ maxAttempts: 1 }) }
+      const task = Task.make("once-only", { payload: Schema.Void, error, onError })
+      yield* Workers.start(task.toLayer(() => new Closed()), { queues: ["e11"] })
+      const id = yield* task.enqueue(undefined, { queue: "e11" })
+      yield* Workers.settled(id, "archived")
+      const { attempt, maxAttempts, reason } = yield* Workers.job(id)
+      assert.deepStrictEqual([reason, attempt, maxAttempts], ["exhausted", 1, 25])
     }))
 
   it.effect("stop archives the job with one attempt consumed, and whoever awaits it is given the error", () =>

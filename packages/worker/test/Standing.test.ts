@@ -60,7 +60,7 @@ layer(Workers.layer, { excludeTestServices: true })("A worker that is told", (it
       assert.deepStrictEqual(yield* Workers.counts("s1"), { available: 2, completed: 1 })
       yield* tell(worker, "resume")
       for (const id of buffered) yield* Workers.settled(id, "completed")
-      yield* hasStatus(worker, "ok")
+      yield* hasStatus(worker, "working")
     }))
 
   it.effect("quiet by its own program is seen by operators, who can have it resume", () =>

@@ -47,7 +47,7 @@ layer(Workers.layer, { excludeTestServices: true })("Stuck", (it) => {
       yield* Workers.untilTrue(() => found.length > 0, "the call")
       const [{ _tag, ...told }] = worker.told("JobStuck", id) as [{ _tag: string } & StuckEvidence]
       assert.deepStrictEqual([_tag, told], ["JobStuck", found[0]])
-      const { fibers, fence, runningMs, sinceMs, worker: by, loopLagMs, ...facts } = found[0]!
+      const { fibers, fence, runningForMs, stuckForMs, worker: by, loopLagMs, ...facts } = found[0]!
       assert.deepStrictEqual(facts, {
         stage: "not_stopping",
         reason: "timeout",
@@ -59,7 +59,7 @@ layer(Workers.layer, { excludeTestServices: true })("Stuck", (it) => {
         zombies: 1,
         concurrency: 2
       })
-      assert.deepStrictEqual([fence, by, sinceMs >= 200, runningMs >= 350, loopLagMs >= 0], [
+      assert.deepStrictEqual([fence, by, stuckForMs >= 200, runningForMs >= 350, loopLagMs >= 0], [
         1,
         worker.id,
         true,
@@ -97,7 +97,7 @@ layer(Workers.layer, { excludeTestServices: true })("Stuck", (it) => {
         [stalled.fibers[0]?.isInterruptible, stalled.fibers[0]?.span, stalled.zombies],
         [true, "waiting for nobody", 0]
       )
-      assert.isAbove(stalled.runningMs - stalled.sinceMs, 100, "since its last progress, not since its start")
+      assert.isAbove(stalled.runningForMs - stalled.stuckForMs, 100, "since its last progress, not since its start")
       assert.deepStrictEqual([deaf.fibers[0]?.isInterruptible, deaf.zombies], [false, 1])
       assert.strictEqual(worker.told("JobStuck", id).length, 2)
       yield* Deferred.succeed(gate, undefined)
@@ -257,7 +257,7 @@ layer(Workers.layer, { excludeTestServices: true })("Stuck", (it) => {
       assert.deepInclude(yield* worker.health, { status: "degraded", zombies: 5 })
       yield* Workers.settled(yield* other.enqueue(undefined, { queue: "s6" }), "completed")
       yield* Deferred.succeed(gate, undefined)
-      yield* Workers.eventually(worker.health, ({ status }) => status === "ok")
+      yield* Workers.eventually(worker.health, ({ status }) => status === "working")
     }))
 })
 
@@ -292,7 +292,7 @@ layer(Workers.layer, { excludeTestServices: true })(
         yield* Deferred.succeed(gate, undefined)
         yield* Workers.settled(late, "completed")
         yield* Workers.eventually(holders, (who) => who.length === 1 && who[0] === stuck.id)
-        assert.deepInclude(yield* stuck.health, { status: "ok", zombies: 0 })
+        assert.deepInclude(yield* stuck.health, { status: "working", zombies: 0 })
       }))
   }
 )

@@ -245,11 +245,7 @@ layer(Workers.layer, { excludeTestServices: true })("Tracked work", (it) => {
         refusals.map((refusal) =>
           refusal instanceof Invalid ? [refusal.field, refusal.limit, refusal.actual] : refusal
         ),
-        [["name", undefined, undefined], ["name", 128, 129], ["name", undefined, undefined], [
-          "track",
-          undefined,
-          undefined
-        ]]
+        [["name", 1, 0], ["name", 128, 129], ["name", undefined, undefined], ["track", undefined, undefined]]
       )
       assert.strictEqual(starts, 1)
     }))
@@ -272,7 +268,7 @@ layer(Workers.layer, { excludeTestServices: true })("Tracked work", (it) => {
         "done"
       ]])
       assert.deepStrictEqual([shown.isWaiting, shown.omitted, Number(shown.fence)], [false, 0, 1])
-      for (const { sinceMs } of shown.work) assert.approximately(sinceMs, claimedAtMs ?? 0, 5000)
+      for (const { enteredAtMs } of shown.work) assert.approximately(enteredAtMs, claimedAtMs ?? 0, 5000)
       yield* Deferred.succeed(gate, undefined)
       yield* Workers.settled(id, "completed")
       assert.isUndefined(yield* tracked(id))

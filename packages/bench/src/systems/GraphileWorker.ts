@@ -9,6 +9,7 @@ const callers = 16
 const best: Setting = {
   name: "local queue 500",
   workloads: ["W1", "W2", "W4"],
+  onlyInFull: ["W4"],
   concurrency: 24,
   isKept: false,
   options: {

@@ -56,7 +56,7 @@ const setting = (
   name: string,
   choice: Choice,
   workloads: Setting["workloads"],
-  { attached, isExtra = false, isKept = false }: Pick<Setting, "attached" | "isExtra"> & { isKept?: boolean } = {}
+  { attached, isKept = false, onlyInFull = [] }: Partial<Pick<Setting, "attached" | "isKept" | "onlyInFull">> = {}
 ): Setting => {
   const { concurrency = defaultConcurrency } = choice
   choices.set(name, choice)
@@ -65,7 +65,7 @@ const setting = (
     workloads,
     concurrency,
     isKept,
-    isExtra,
+    onlyInFull,
     options: { ...choice, concurrency, retention: isKept ? "1 day" : 0 },
     ...attached === undefined ? {} : { attached }
   }
@@ -123,8 +123,11 @@ class Doorkeeper {
   private pollsLeft = 0
   private polled: () => void = () => {}
 
-  constructor(tally: Tally) {
+  private readonly isPolled: boolean
+
+  constructor(tally: Tally, isPolled: boolean) {
     this.tally = tally
+    this.isPolled = isPolled
   }
 
   readonly gate = Layer.effect(
@@ -141,7 +144,10 @@ class Doorkeeper {
     Wakeups,
     Wakeups.use((wakeups) =>
       Effect.succeed(Wakeups.of({
-        subscribe: (queues) => Stream.merge(wakeups.subscribe(queues), Stream.fromQueue(this.wakeups))
+        subscribe: (queues) => {
+          const announced = wakeups.subscribe(queues)
+          return this.isPolled ? Stream.merge(announced, Stream.fromQueue(this.wakeups)) : announced
+        }
       }))
     )
   )
@@ -185,7 +191,7 @@ class Doorkeeper {
 const connectWorker: System["connectWorker"] = async (url, setting, tally): Promise<Worker> => {
   const { Worker } = await import("@headgate/worker/Worker")
   const { listen: _, ...options } = choiceOf(setting)
-  const doorkeeper = new Doorkeeper(tally)
+  const doorkeeper = new Doorkeeper(tally, setting.workloads.includes("W8"))
   const handler = taskOf(setting).toLayer(() => Effect.sync(() => tally.handled(1)))
   const worker = Worker.layer(options).pipe(
     Layer.provide(handler),
@@ -220,13 +226,14 @@ const connectProducer: System["connectProducer"] = async (url, setting) => {
 const connectWorkflows: System["connectWorkflows"] = async (url, setting): Promise<Workflows> => {
   const { Worker } = await import("@headgate/worker/Worker")
   let steps = 0
-  let ended = 0
+  let left = 0
+  const allEnded = Latch.makeUnsafe(false)
   const handler = tenSteps.toLayer(() =>
     Effect.gen(function*() {
       for (const [n, name] of stepNames.entries()) {
         yield* tenSteps.step(name, Effect.sync(() => (steps++, n)), { result: Schema.Int })
       }
-      ended++
+      if (--left === 0) allEnded.openUnsafe()
     })
   )
   const runtime = ManagedRuntime.make(
@@ -241,10 +248,13 @@ const connectWorkflows: System["connectWorkflows"] = async (url, setting): Promi
   )
   const run = (count: number) =>
     Effect.gen(function*() {
-      const before = { steps, ended }
+      const before = steps
+      left = count
+      allEnded.closeUnsafe()
       yield* tenSteps.enqueueAll(numbers(0, count))
-      while (ended < before.ended + count || (yield* isUnfinished)) yield* Effect.sleep(1)
-      return steps - before.steps
+      yield* allEnded.await
+      while (yield* isUnfinished) yield* Effect.sleep(1)
+      return steps - before
     })
   return {
     run: (count) => runtime.runPromise(run(count)),
@@ -258,9 +268,9 @@ export const headgate: System = {
     setting("concurrency 1000", { concurrency: 1000 }, ["W1", "W2"]),
     setting("concurrency 1000, 2 workers attached", { concurrency: 1000 }, ["W1"], { attached: 2 }),
     setting("concurrency 1000, kept", { concurrency: 1000 }, ["W2", "W4"], { isKept: true }),
-    setting("concurrency 200", { concurrency: 200 }, ["W2"], { isExtra: true }),
+    setting("concurrency 200", { concurrency: 200 }, ["W2"], { onlyInFull: ["W2"] }),
     setting("default concurrency", {}, ["W2", "W7", "W9"]),
-    setting("default concurrency, kept", {}, ["W2"], { isExtra: true, isKept: true }),
+    setting("default concurrency, kept", {}, ["W2"], { isKept: true, onlyInFull: ["W2"] }),
     setting("notify", {}, ["W3"]),
     setting("poll 100 ms", { listen: false, pollInterval: 100 }, ["W3"]),
     setting("polls when told", {}, ["W8"]),

@@ -9,6 +9,7 @@ const callers = 16
 const best: Setting = {
   name: "batch 1000",
   workloads: ["W1", "W2", "W4"],
+  onlyInFull: ["W4"],
   concurrency: 2000,
   isKept: true,
   options: {

@@ -14,14 +14,15 @@ const draining = (
   name: string,
   workloads: Setting["workloads"],
   loops: number,
-  isKept: boolean
+  isKept: boolean,
+  onlyInFull: Setting["workloads"] = []
 ): Setting => ({
   name,
   workloads,
   concurrency: batch * loops,
   isKept,
   options: { batch, loops, finish: isKept ? "update" : "delete" },
-  isExtra: loops > 1
+  onlyInFull
 })
 
 const idling = (name: string, listens: boolean): Setting => ({
@@ -240,10 +241,10 @@ const grouped = (client: Pg.Client): (step: Step) => Promise<void> => {
 export const raw: System = {
   name: "raw",
   settings: [
-    draining("update", ["W1", "W2", "W4", "W7"], 1, true),
-    draining("delete", ["W2", "W9"], 1, false),
-    draining("update, two loops", ["W2"], 2, true),
-    draining("delete, two loops", ["W2"], 2, false),
+    draining("update", ["W1", "W2", "W4", "W7"], 1, true, ["W7"]),
+    draining("delete", ["W2", "W9"], 1, false, ["W9"]),
+    draining("update, two loops", ["W2"], 2, true, ["W2"]),
+    draining("delete, two loops", ["W2"], 2, false, ["W2"]),
     idling("notify", true),
     idling(`poll ${pollMs} ms`, false),
     stepping("1 at once", 1, false),

@@ -30,10 +30,8 @@ export const latency = async (
   worker.order("start")
   const waits: Array<number> = []
   for (let n = -warmup; n < jobs; n++) {
-    const started = worker.next("started")
-    const sent = await ask(sender, "start", "sent")
-    const waitedMs = (await started).atMs - sent.atMs
-    if (n >= 0) waits.push(waitedMs)
+    const [started, sent] = await Promise.all([worker.next("started"), ask(sender, "start", "sent")])
+    if (n >= 0) waits.push(started.atMs - sent.atMs)
     await sleep(restMs())
   }
   while (await holdsAny(database.client, system.unfinished)) await sleep(1)

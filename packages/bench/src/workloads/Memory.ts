@@ -2,7 +2,7 @@
  * W8: what a worker keeps of the jobs and of the empty polls it has had. Its heap is collected and measured at 25 % and
  * at 100 % of each phase, while nothing is in its hands.
  */
-import { ask, type Child, spawn } from "../Children.ts"
+import { ask, type Child, handledBy, spawn } from "../Children.ts"
 import type { Measurement } from "../Measurement.ts"
 import { sleep } from "../Process.ts"
 import { type Database, holdsAny } from "../Server.ts"
@@ -28,7 +28,7 @@ export const memory = async (
   child.order("start")
   const work = async (total: number): Promise<void> => {
     await system.fill(database.url, setting, jobs / 4)
-    while (child.handled() < total) await sleep(1)
+    while (handledBy([child]) < total) await sleep(1)
     while (await holdsAny(database.client, system.unfinished)) await sleep(1)
   }
   const ofJobs = await phase(child, (quarter) => work(quarter * jobs / 4))
