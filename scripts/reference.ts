@@ -1,21 +1,18 @@
 /**
- * Writes docs/reference.md: every public name with its module and the first sentence of its docstring, from the sources.
+ * Writes docs/reference.md: every public name with its module, the first sentence of its docstring and its members, from
+ * the sources.
  * `npm run reference` writes it; a test fails when it is behind.
  */
 import { readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
+import { type Declaration, declarationsOf, plain } from "./declarations.ts"
 
 const root = join(import.meta.dirname, "..")
-
-interface Entry {
-  readonly name: string
-  readonly says: string
-}
 
 interface Module {
   readonly path: string
   readonly says: string
-  readonly entries: ReadonlyArray<Entry>
+  readonly entries: ReadonlyArray<Declaration>
 }
 
 const packages = [
@@ -36,7 +33,7 @@ export const reference = (): string => {
     return [`## ${name}`, about, ...modules.map(section)].join("\n\n")
   })
   const head =
-    "# Reference\n\nEvery public name. The sources carry the full docstrings: shapes, units, defaults and errors."
+    "# Reference\n\nEvery public name with its members. What is optional may be left out or `undefined`. The sources carry the full docstrings: shapes, units, defaults and errors."
   return `${[head, ...parts].join("\n\n")}\n`
 }
 
@@ -44,8 +41,18 @@ const section = ({ entries, path, says }: Module): string =>
   [
     `### ${path}`,
     ...(says === "" ? [] : [says]),
-    ["| name | |", "| --- | --- |", ...entries.map(({ name, says }) => `| \`${name}\` | ${cell(says)} |`)].join("\n")
+    ["| name | |", "| --- | --- |", ...entries.map(row)].join("\n"),
+    ...entries.flatMap(members)
   ].join("\n\n")
+
+const row = ({ means, name, says }: Declaration): string =>
+  `| \`${name}\` | ${cell([...(means === "" ? [] : [`\`${means}\``]), says].join(" ").trim())} |`
+
+const members = ({ members, name, sort }: Declaration): ReadonlyArray<string> => {
+  if (members.length === 0) return []
+  const lines = members.map(({ says, signature }) => `- \`${signature}\`${says === "" ? "" : ` ${says}`}`)
+  return [`**\`${name}\`**${sort === "" ? "" : `, ${sort}`}`, lines.join("\n")]
+}
 
 const cell = (text: string): string => text.replaceAll("|", "\\|")
 
@@ -64,27 +71,12 @@ const publicModules = (folder: string): ReadonlyArray<Module> => {
   }
   return [...modules].map(([file, named]) => {
     const text = readFileSync(join(source, file), "utf8")
-    const entries = entriesOf(text).filter(({ name }) => named === undefined || named.includes(name))
+    const entries = declarationsOf(text).filter(({ name }) => named === undefined || named.includes(name))
     return { path: `${folder}/src/${file}`, says: headOf(text), entries }
   })
 }
 
-const entriesOf = (text: string): ReadonlyArray<Entry> => {
-  const entries = new Map<string, string>()
-  const pattern =
-    /(?:\/\*\*((?:(?!\*\/)[\s\S])*)\*\/\n)?export (?:declare )?(?:const|class|interface|type|function) (\w+)/g
-  for (const [, comment = "", name = ""] of text.matchAll(pattern)) {
-    const says = firstSentence(comment)
-    if (says !== "" || !entries.has(name)) entries.set(name, says || (entries.get(name) ?? ""))
-  }
-  return [...entries].map(([name, says]) => ({ name, says }))
-}
-
 const headOf = (text: string): string => text.startsWith("/**") ? plain(text.slice(3, text.indexOf("*/"))) : ""
-
-const plain = (comment: string): string => comment.replaceAll(/^\s*\*?\s?/gm, "").replaceAll(/\s+/g, " ").trim()
-
-const firstSentence = (comment: string): string => /^.*?[.?!](?=\s|$)/.exec(plain(comment))?.[0] ?? plain(comment)
 
 export const referencePath = join(root, "docs", "reference.md")
 

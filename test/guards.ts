@@ -303,8 +303,8 @@ export const guards: ReadonlyArray<Guard> = [
   {
     promise: "A job heavier than the burst is not stuck",
     file: "packages/postgres/migrations/0003_gate.sql",
-    guarded: "elsif v_rooms[v_place] < least(v_cost, v_rule.most) then",
-    without: "elsif v_rooms[v_place] < v_cost then",
+    guarded: "elsif rooms[v_place] < least(v_cost, v_rule.most) then",
+    without: "elsif rooms[v_place] < v_cost then",
     ...scenario(
       "weight_beyond_burst",
       "A job heavier than the burst starts on a full budget, and what it overdrew is paid back first"
@@ -413,6 +413,46 @@ export const guards: ReadonlyArray<Guard> = [
     title: "a holder that has lost its lease gives nothing back, and a settlement sent again nothing twice"
   },
   {
+    promise: "The frame that raised an error without a message is stored",
+    file: "packages/core/src/ErrorText.ts",
+    guarded: "const length = typeof message === \"string\" ? message.length : 0",
+    without: "const length = messageOf(failure).length",
+    test: "packages/core/test/ErrorText.test.ts",
+    title: "without a message keeps the frame that raised it"
+  },
+  {
+    promise: "An error's own limit of attempts, used up, exhausts the job",
+    file: "packages/postgres/migrations/0005_settle.sql",
+    guarded: "when c.outcome = 'retry' and c.reason = 'exhausted' then c.reason",
+    without: "",
+    test: "packages/worker/test/OnError.test.ts",
+    title: "a retry whose own limit is used up exhausts the job"
+  },
+  {
+    promise: "A task with steps is not taken for child processes",
+    file: "packages/worker/src/Isolated.ts",
+    guarded: "if (refusal !== undefined) return yield* refusal",
+    without: "if (refusal === null) return yield* refusal",
+    test: "packages/worker/test/Isolated.test.ts",
+    title: "of a task that declares steps, or a time for them, is refused at the worker's start"
+  },
+  {
+    promise: "What a child process cannot do for its handler ends the job, instead of crashing it again and again",
+    file: "packages/worker/src/IsolatedServe.ts",
+    guarded: "Context.merge(this.logging(logLevel), refusing)",
+    without: "this.logging(logLevel)",
+    test: "packages/worker/test/Isolated.test.ts",
+    title: "that asks for a step or completeWith, past the compiler, fails for good and says why"
+  },
+  {
+    promise: "What a child process logs reaches the worker's loggers",
+    file: "packages/worker/src/Isolated.ts",
+    guarded: "if (isSeverity(level)) fork(",
+    without: "if (isSeverity(level)) Effect.succeed(",
+    test: "packages/worker/test/Isolated.test.ts",
+    title: "logs through the worker's own loggers as well, also when it succeeds"
+  },
+  {
     promise: "What a function of onError answers is looked at before it is settled",
     file: "packages/core/src/OnError.ts",
     guarded: "if (isOnError(answer)) return answer",
@@ -511,6 +551,39 @@ export const guards: ReadonlyArray<Guard> = [
     title: "moves no job that was archived again since it began, also within the same millisecond"
   },
   {
+    promise: "A redrive survives a store's clock that goes back",
+    file: "packages/postgres/migrations/0014_redrive.sql",
+    guarded:
+      "    -- Met again: the store's clock went back, as after a failover, before it was archived anew.\n    on conflict do nothing;",
+    without: ";",
+    test: "packages/postgres/test/Redrive.test.ts",
+    title: "goes on when the store's clock went back, and a job of the stage was archived anew before it began"
+  },
+  {
+    promise: "A queue whose last lanes another one closed in the same call is passed over",
+    file: "packages/postgres/migrations/0004_admit.sql",
+    guarded: "continue when v_own is null;",
+    without: "",
+    test: "packages/postgres/test/Gate.test.ts",
+    title: "a suspect given by one queue leaves nothing to ask of another that has suspects alone"
+  },
+  {
+    promise: "No retry policy, whatever an error's function answers, loses a job",
+    file: "packages/core/src/Retry.ts",
+    guarded: "    default:\n      return BAD_DELAY_MS\n",
+    without: "    default:\n",
+    test: "packages/core/test/Retry.test.ts",
+    title: "is 1 s for what is no policy"
+  },
+  {
+    promise: "What a handler logs cannot crash it",
+    file: "packages/core/src/ErrorText.ts",
+    guarded: "if (!isError(value))",
+    without: "if (!(value instanceof Error))",
+    test: "packages/core/test/ErrorText.test.ts",
+    title: "shows what it can of any value, and throws for none"
+  },
+  {
     promise: "One step of a redrive at a time",
     file: "packages/postgres/migrations/0014_redrive.sql",
     guarded: "order by r.due_at_ms limit 1 for update skip locked;\n  if found then\n    if v_next",
@@ -565,6 +638,30 @@ export const guards: ReadonlyArray<Guard> = [
     without: "due_at_ms = p_now,",
     test: "packages/postgres/test/Redrive.test.ts",
     title: "moves so many jobs a batch, and so many a second"
+  },
+  {
+    promise: "The id of a redrive stands for its jobs",
+    file: "packages/postgres/src/Redrive.ts",
+    guarded: "      if (stored?.is_same !== true) return yield* new IdConflict({ id, what: \"redrive\" })\n",
+    without: "",
+    test: "packages/postgres/test/Redrive.test.ts",
+    title: "an id that belongs to a redrive of other jobs is refused, and nothing changes"
+  },
+  {
+    promise: "A redrive that no worker carries out says so",
+    file: "packages/postgres/src/RedriveRows.ts",
+    guarded: " and d.expires_at_ms > headgate.now_ms()",
+    without: "",
+    test: "packages/postgres/test/Redrive.test.ts",
+    title: "a running redrive says what it waits for: a worker with the duty, or the end of a stage"
+  },
+  {
+    promise: "A list of jobs looks at so many of them",
+    file: "packages/postgres/migrations/0016_listing.sql",
+    guarded: "order by j.%2$s %5$s, j.id %5$s limit $7';",
+    without: "order by j.%2$s %5$s, j.id %5$s';",
+    test: "packages/postgres/test/Inspect.test.ts",
+    title: "a page looks at 10,000 jobs at most, and says where to go on, or that there are more"
   },
   {
     promise: "A step past its time is stopped, and an attempt without progress",

@@ -44,7 +44,10 @@ it.live(
       assert.deepStrictEqual(yield* Chores.harmed(ids), [])
       assert.isTrue(steady.faults.size > 0 && Chores.isTyped(steady.faults), [...steady.faults].join())
       assert.deepStrictEqual(worker.told("LeaseLost"), [])
-      const isWell = Effect.map(worker.health, ({ status }) => status === "working" ? Option.some(status) : Option.none())
+      const isWell = Effect.map(
+        worker.health,
+        ({ status }) => status === "working" ? Option.some(status) : Option.none()
+      )
       yield* Watch.until(isWell, "the worker to be well")
     }).pipe(Effect.provide(live), Effect.scoped),
   together

@@ -39,7 +39,7 @@ layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestSe
           SELECT l.kind || n, l.kind, 'default', 'archived', 'exhausted', 'f', '{}', l.id, 1, 5, 3, 0, n, n, n
           FROM generate_series(1, ${count}) n JOIN headgate.lane l ON l.kind = ${kind}`
         yield* sql`SELECT headgate.start_redrive(${kind}, 'ada', 'why', null, ${kind}, null, null, null, null, null, null,
-          null, ${kind === "staged"}, 0.5, 3600000, 1000, 10000, 'keep', null)`
+          null, null, ${kind === "staged"}, 0.5, 3600000, 1000, 10000, 'keep', null)`
       })
 
     // A look at 2,000, and a few at each of the thousand that are moved.
@@ -72,5 +72,33 @@ layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestSe
         const [seen] = yield* sql`SELECT stage_moved, ended::int FROM headgate.redrive WHERE id = 'staged'`
         assert.deepStrictEqual(seen, { stage_moved: 0, ended: 10_000 })
       }), 60_000)
+
+    it.effect(
+      "what 5,000 jobs died of is found by one look at each, and one at its latest attempt",
+      () =>
+        Effect.gen(function*() {
+          const sql = yield* PgClient.PgClient
+          yield* fill("grouped", 5000)
+          yield* sql`INSERT INTO headgate.attempt (job_id, fence, started_at_ms, ended_at_ms, worker, outcome, error_tag)
+          SELECT j.id, f.fence, 1, 1, 'w', 'retry', 'Boom' FROM headgate.job j, (VALUES (0), (1), (2)) f(fence)
+          WHERE j.kind = 'grouped'`
+          const read = sql<{ scans: number; rows: number }>`SELECT sum(seq_scan)::int AS scans,
+          sum(idx_tup_fetch)::int AS rows FROM pg_stat_xact_user_tables
+          WHERE schemaname = 'headgate' AND relname IN ('job', 'attempt')`
+          for (const statistics of ["none", "fresh"]) {
+            if (statistics === "fresh") yield* sql`ANALYZE headgate.job, headgate.attempt`
+            yield* sql.withTransaction(Effect.gen(function*() {
+              const [before] = yield* read
+              const groups = yield* sql`SELECT error_tag, jobs::int FROM headgate.death_groups(
+              array(SELECT 'grouped' || n FROM generate_series(1, 5000) n))`
+              const [after] = yield* read
+              assert.deepStrictEqual(groups, [{ error_tag: "Boom", jobs: 5000 }])
+              assert.strictEqual(after!.scans - before!.scans, 0, statistics)
+              assert.isAtMost(after!.rows - before!.rows, 10_000, statistics)
+            }))
+          }
+        }),
+      60_000
+    )
   }
 )

@@ -105,7 +105,8 @@ export interface TaskOptions<P, S, E, Steps extends string> {
 
 /**
  * What a handler may fail with beside the task's own errors: refusals of steps and of jobs it enqueues, SQL faults of its
- * own queries, and an outage of the store, which consumes no attempt.
+ * own queries, and an outage of the store, which consumes no attempt. Where the compiler says that an error is not
+ * assignable to this, the task's `error` does not declare it.
  */
 export type AttemptRefusal = StepRefusal | EnqueueRefusal | SqlError
 

@@ -94,7 +94,10 @@ const refusals = <P, S, E, Steps extends string>(
   refuseDuration("timeout", options.timeout, wholeMillis),
   refuseDuration("stepTimeout", options.stepTimeout, wholeMillis),
   options.stepTimeout !== undefined && options.steps?.length === 0
-    ? new Invalid({ field: "stepTimeout", message: "stepTimeout bounds nothing: the task declares that it has no steps" })
+    ? new Invalid({
+      field: "stepTimeout",
+      message: "stepTimeout bounds nothing: the task declares that it has no steps"
+    })
     : undefined,
   refuseDuration("stallTimeout", options.stallTimeout, wholeMillis),
   refuseDuration("deadline", options.deadline, wholeMillis),

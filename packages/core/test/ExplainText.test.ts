@@ -64,6 +64,10 @@ describe("explainText", () => {
       /^It crashed 3 times, and 3 is the limit: an operator must release it\.$/
     )
     assert.match(
+      say({ blockedBy: "quarantine", detail: { crashes: 1, limit: 1, fingerprint: "f" } }),
+      /crashed once, and 1 is the limit: an operator must release them\.$/
+    )
+    assert.match(
       say({ blockedBy: "paused", detail: { switch: "rate_class", name: "shop-api" } }),
       /rate class shop-api is paused/
     )

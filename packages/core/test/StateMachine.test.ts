@@ -1,6 +1,6 @@
 import { assert, describe, it } from "@effect/vitest"
 import { LifecycleEvent } from "@headgate/core/LifecycleEvent"
-import { type Outcome, outcomeName, outcomeNames } from "@headgate/core/Outcome"
+import { exhausted, type Outcome, outcomeName, outcomeNames, retry } from "@headgate/core/Outcome"
 import {
   isTerminal,
   State,
@@ -52,6 +52,17 @@ describe("state_machine.yaml", () => {
 })
 
 describe("transition", () => {
+  it("a retry that is the last exhausts the job, whatever its own limit", () => {
+    const error = { tag: "E", message: "", text: "E" }
+    const facts = ctxOf(new Set())
+    assert.strictEqual(transition("running", retry(0, error), facts)?.to, "retryable")
+    assert.deepInclude(transition("running", exhausted(error), facts), {
+      to: "archived",
+      reason: "exhausted",
+      attempt: 1
+    })
+  })
+
   for (const outcome of outcomes()) {
     const name = outcomeName(outcome)
     it(`${name} does what the table says, from every state under every condition`, () => {

@@ -392,15 +392,84 @@ begin
     ) g where g.keys is not null;
 end $$;
 
+-- The first p_most jobs of several groups of a partition, by priority, age and id over all of them, none from a group beyond
+-- the first that a policy refuses. p_names are the slots and buckets of draw(), of which rooms and fulls tell.
+create function headgate.take_one_by_one(
+  p_rules headgate.rule[], p_names text[], p_lanes int[], p_keys text[], p_bounds bigint[], p_suspects boolean[],
+  p_partition text, p_most bigint, p_has_closed boolean, p_now bigint,
+  inout rooms bigint[], inout fulls bigint[], inout has_suspect boolean,
+  out taken tid[], out late text[], out closed text[], out is_shared boolean
+) language plpgsql volatile as $$
+declare
+  v_job record;
+  v_rule headgate.rule;
+  v_place int;
+  v_cost bigint;
+  v_got int := 0;
+  v_blocked int[] := '{}';
+begin
+  is_shared := false;
+  <<jobs>>
+  for v_job in
+    select g.no, h.* from unnest(p_lanes, p_keys, p_bounds) with ordinality g(lane_id, keys, bound, no)
+    cross join lateral (
+      select j.ctid as row, j.id, j.priority, j.scheduled_at_ms, j.weights, headgate.is_late(j, p_now) as is_late,
+        p_has_closed and exists (select from headgate.strike s
+          where s.fingerprint = j.fingerprint and s.closed_at_ms is not null) as is_closed
+      from headgate.job j
+      where j.lane_id = g.lane_id and j.partition_key = p_partition and j.keys = g.keys and j.state = 'available'
+      -- A few more, for those that others hold.
+      order by j.priority desc, j.scheduled_at_ms, j.id limit g.bound + 100 / cardinality(p_lanes)
+    ) h
+    where g.bound > 0
+    order by h.priority desc, h.scheduled_at_ms, h.id
+  loop
+    exit when v_got >= p_most;
+    continue when v_job.no = any(v_blocked) or p_suspects[v_job.no] and has_suspect;
+    for pass in 1..2 loop
+      foreach v_rule in array p_rules loop
+        continue when v_rule.lane_id <> p_lanes[v_job.no];
+        v_place := array_position(p_names, v_rule.name || headgate.slot_key(v_rule, p_partition, p_keys[v_job.no]));
+        v_cost := v_rule.unit * case when v_rule.scope = 'class' then coalesce(v_job.weights[v_rule.nth], 1) else 1 end;
+        if pass = 2 then
+          rooms[v_place] := rooms[v_place] - v_cost;
+        elsif rooms[v_place] < least(v_cost, v_rule.most) then
+          v_blocked := v_blocked || v_job.no::int;
+          is_shared := is_shared or v_rule.scope <> 'partition';
+          if v_rule.scope = 'class' then
+            -- It saves up: who comes later does not take what it waits for.
+            fulls[v_place] := fulls[v_place] - rooms[v_place];
+            rooms[v_place] := 0;
+          end if;
+          continue jobs;
+        end if;
+      end loop;
+      if pass = 1 then
+        perform from headgate.job j where j.ctid = v_job.row and j.state = 'available' for no key update skip locked;
+        continue jobs when not found;
+        if v_job.is_late then
+          late := late || v_job.id;
+        elsif v_job.is_closed then
+          closed := closed || v_job.id;
+        end if;
+        continue jobs when v_job.is_late or v_job.is_closed;
+        taken := taken || v_job.row;
+        v_got := v_got + 1;
+        has_suspect := has_suspect or p_suspects[v_job.no];
+      end if;
+    end loop;
+  end loop;
+end $$;
+
 -- One pass over partitions of a queue, from where the last one ended. Answers the jobs it locked, charged and made room
 -- for; the caller claims them before the next pass.
 --
 -- Partitions take turns (deficit round-robin, Shreedhar and Varghese 1995): in a round each gives as many jobs as its
--- quantum: where none is set, a quarter of the capacity, at least 10 (see next_partitions). A turn that the capacity, or a
+-- quantum, or where none is set a quarter of the capacity, at least 10 (see next_partitions). A turn that the capacity, or a
 -- policy it shares with others, cut short is continued by the next pass.
 --
--- Within a partition jobs come by priority, age and id over all its groups; a group (lane and keys) gives none beyond
--- the first that a policy refuses. What is refused is never locked.
+-- Within a partition jobs come by priority, age and id over all its groups (lane and keys); what a policy refuses is never
+-- locked.
 create function headgate.draw(
   p_queue text, p_lanes int[], p_suspects boolean[], p_capacity int, p_quantum int, p_visits int, p_now bigint,
   out taken tid[], out late text[], out closed text[], out ended text[], out superseded text[],
@@ -451,8 +520,6 @@ declare
   v_place int;
   v_job record;
   v_got int;
-  v_blocked int[];
-  v_cost bigint;
   -- The slots and buckets met so far: what was and is left of each, and who is in it.
   v_names text[] := '{}';
   v_slot_rules headgate.rule[] := '{}';
@@ -460,7 +527,6 @@ declare
   v_full bigint[] := '{}';
   v_rooms bigint[] := '{}';
   v_common int[];         -- slots and buckets that all jobs of a pass share
-  v_is_suspect boolean;
   v_has_suspect boolean := false;
 begin
   visited := 0;
@@ -595,7 +661,6 @@ begin
 
       -- The jobs. Those of an only group that cost 1 each are taken at once, others one by one.
       v_got := 0;
-      v_blocked := '{}';
       if v_is_weighed and v_is_lone and not v_is_split then
         v_is_weighed := exists (
           select from (
@@ -604,74 +669,30 @@ begin
             order by j.priority desc, j.scheduled_at_ms, j.id limit v_bounds[1]
           ) h where h.weights is not null);
       end if;
-      if v_bounds = array[0::bigint] then
-        null;
-      elsif v_is_lone and not v_is_split and not v_is_weighed then
-        select t.taken as row, t.late, t.closed into v_job from headgate.take_group(v_lane_ids[1], v_at, v_keys[1],
-          v_next.priority, v_next.scheduled_at_ms, v_next.id, v_bounds[1], not v_varies, v_has_closed, p_now) t;
-        taken := taken || v_job.row;
+      if v_bounds not in ('{}', array[0::bigint]) then
+        if v_is_lone and not v_is_split and not v_is_weighed then
+          select t.taken, t.late, t.closed into v_job from headgate.take_group(v_lane_ids[1], v_at, v_keys[1],
+            v_next.priority, v_next.scheduled_at_ms, v_next.id, v_bounds[1], not v_varies, v_has_closed, p_now) t;
+          v_got := coalesce(cardinality(v_job.taken), 0);
+          v_has_suspect := v_has_suspect or v_got > 0 and p_suspects[1];
+          foreach v_rule in array v_rules loop
+            v_place := array_position(v_names, v_rule.name || headgate.slot_key(v_rule, v_at, v_keys[1]));
+            v_rooms[v_place] := v_rooms[v_place] - v_got * v_rule.unit;
+          end loop;
+        else
+          select t.* into v_job from headgate.take_one_by_one(v_rules, v_names, v_lane_ids, v_keys, v_bounds,
+            array(select s.suspect from unnest(v_lane_ids) with ordinality g(id, no)
+              join unnest(p_lanes, p_suspects) s(id, suspect) on s.id = g.id order by g.no),
+            v_at, least(v_allowed, v_rest), v_has_closed, p_now, v_rooms, v_full, v_has_suspect) t;
+          v_got := coalesce(cardinality(v_job.taken), 0);
+          v_rooms := v_job.rooms;
+          v_full := v_job.fulls;
+          v_has_suspect := v_job.has_suspect;
+          v_is_shared := v_is_shared or v_job.is_shared;
+        end if;
+        taken := taken || v_job.taken;
         late := late || v_job.late;
         closed := closed || v_job.closed;
-        v_got := coalesce(cardinality(v_job.row), 0);
-        v_has_suspect := v_has_suspect or v_got > 0 and p_suspects[array_position(p_lanes, v_lane_ids[1])];
-        foreach v_rule in array v_rules loop
-          continue when v_rule.lane_id <> v_lane_ids[1];
-          v_place := array_position(v_names, v_rule.name || headgate.slot_key(v_rule, v_at, v_keys[1]));
-          v_rooms[v_place] := v_rooms[v_place] - v_got * v_rule.unit;
-        end loop;
-      elsif v_bounds <> '{}' then
-        <<jobs>>
-        for v_job in
-          select g.no, h.* from unnest(v_lane_ids, v_keys, v_bounds) with ordinality g(lane_id, keys, bound, no)
-          cross join lateral (
-            select j.ctid as row, j.id, j.priority, j.scheduled_at_ms, j.weights, headgate.is_late(j, p_now) as is_late,
-              v_has_closed and exists (select from headgate.strike s
-                where s.fingerprint = j.fingerprint and s.closed_at_ms is not null) as is_closed
-            from headgate.job j
-            where j.lane_id = g.lane_id and j.partition_key = v_at and j.keys = g.keys and j.state = 'available'
-            -- A few more, for those that others hold.
-            order by j.priority desc, j.scheduled_at_ms, j.id limit g.bound + 100 / cardinality(v_lane_ids)
-          ) h
-          where g.bound > 0
-          order by h.priority desc, h.scheduled_at_ms, h.id
-        loop
-          exit when v_got >= least(v_allowed, v_rest);
-          continue when v_job.no = any(v_blocked);
-          v_is_suspect := p_suspects[array_position(p_lanes, v_lane_ids[v_job.no])];
-          continue when v_is_suspect and v_has_suspect;
-          for pass in 1..2 loop
-            foreach v_rule in array v_rules loop
-              continue when v_rule.lane_id <> v_lane_ids[v_job.no];
-              v_place := array_position(v_names, v_rule.name || headgate.slot_key(v_rule, v_at, v_keys[v_job.no]));
-              v_cost := v_rule.unit * case when v_rule.scope = 'class' then coalesce(v_job.weights[v_rule.nth], 1) else 1 end;
-              if pass = 2 then
-                v_rooms[v_place] := v_rooms[v_place] - v_cost;
-              elsif v_rooms[v_place] < least(v_cost, v_rule.most) then
-                v_blocked := v_blocked || v_job.no::int;
-                v_is_shared := v_is_shared or v_rule.scope <> 'partition';
-                if v_rule.scope = 'class' then
-                  -- It saves up: who comes later does not take what it waits for.
-                  v_full[v_place] := v_full[v_place] - v_rooms[v_place];
-                  v_rooms[v_place] := 0;
-                end if;
-                continue jobs;
-              end if;
-            end loop;
-            if pass = 1 then
-              perform from headgate.job j where j.ctid = v_job.row and j.state = 'available' for no key update skip locked;
-              continue jobs when not found;
-              if v_job.is_late then
-                late := late || v_job.id;
-              elsif v_job.is_closed then
-                closed := closed || v_job.id;
-              end if;
-              continue jobs when v_job.is_late or v_job.is_closed;
-              taken := taken || v_job.row;
-              v_got := v_got + 1;
-              v_has_suspect := v_has_suspect or v_is_suspect;
-            end if;
-          end loop;
-        end loop;
       end if;
       v_rest := v_rest - v_got;
 

@@ -6,7 +6,7 @@
 --                  absence would.
 
 create function headgate.promote_due(p_limit int) returns table (promoted int, queues text[], next_due_in_ms bigint)
-language plpgsql volatile as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
   v_now bigint := headgate.now_ms();
 begin
@@ -51,7 +51,7 @@ end $$;
 
 -- A running job that is past its deadline loses its lease here: its holder is refused from now on, and learns why.
 create function headgate.expire_due(p_limit int) returns table (job_id text)
-language plpgsql volatile as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
   v_now bigint := headgate.now_ms();
   v_overdue text[];
@@ -100,7 +100,7 @@ $$;
 -- 90 days ago, full buckets, and crashes of content that has not crashed again within 30 days, unless its fingerprint is
 -- closed.
 create function headgate.evict_retained(p_limit int) returns int
-language plpgsql volatile as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
   v_now bigint := headgate.now_ms();
   v_ids text[];
@@ -195,21 +195,25 @@ language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_se
 declare
   v_from record;
   v_to record;
-  v_end constant text := headgate.behind_all();
 begin
   select w.class, w.key into v_from from headgate.bucket_sweep w for no key update skip locked;
   if not found then
     return;
   end if;
-  select b.class, b.key into v_to from headgate.bucket b where (b.class, b.key) > (v_from.class, v_from.key)
-    order by b.class, b.key offset p_limit - 1 limit 1;
+  select coalesce(max(n.class), headgate.behind_all()) as class, coalesce(max(n.key), '') as key, count(*) = 0 as is_end
+    into v_to from (
+      select b.class, b.key from headgate.bucket b where (b.class, b.key) > (v_from.class, v_from.key)
+      order by b.class, b.key offset p_limit - 1 limit 1
+    ) n;
   delete from headgate.bucket b where b.ctid = any(array(
     select o.ctid from headgate.bucket o join headgate.rate_class r on r.name = o.class
-    where (o.class, o.key) > (v_from.class, v_from.key) and (o.class, o.key) <= (coalesce(v_to.class, v_end), coalesce(v_to.key, v_end))
+    where (o.class, o.key) > (v_from.class, v_from.key) and (o.class, o.key) <= (v_to.class, v_to.key)
       and o.key <> '' and o.closed_until_ms <= p_now
       and headgate.refilled(o.units, o.at_ms, p_now, r.rate_limit, r.window_ms, r.burst) >= r.burst * r.window_ms
     for update of o skip locked));
-  if v_to.class is not null or v_from.class <> '' then
-    update headgate.bucket_sweep set class = coalesce(v_to.class, ''), key = coalesce(v_to.key, '');
+  if not v_to.is_end then
+    update headgate.bucket_sweep set class = v_to.class, key = v_to.key;
+  elsif v_from.class <> '' then
+    update headgate.bucket_sweep set class = '', key = '';
   end if;
 end $$;

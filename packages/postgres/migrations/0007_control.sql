@@ -1,6 +1,6 @@
 -- Moves that neither a worker nor the clock makes. Each checks the state it may move from in the statement that locks or
--- writes the row, so that of two rivals the second sees what the first left behind. By id a job is found whatever its
--- state, and state || '' is none that a partial index has: the planner must not look for it there.
+-- writes the row, so that of two rivals the second sees what the first left behind. There state || '' hides the state from
+-- the planner, which could look for the one job in a partial index.
 --   lock_job       the job as its mover finds it, and answers with: no row when there is no such job;
 --   end_jobs       every move from outside into a terminal state: cancel, supersede, discard, quarantine;
 --   cancel_job, supersede, discard, cancel_incoming, quarantine_waiting: the events, by name;

@@ -47,7 +47,7 @@ const make = Effect.gen(function*() {
     "DeathCallbacks.remove",
     `delete from headgate.callback c where c.key = any(array(select c.key from headgate.callback c
       where c.state in ('waiting', 'delivered', 'failed') and c.kind = $1 and ${isIdle}
-      order by c.key limit ${BATCH} for update skip locked)) returning c.key`
+      limit ${BATCH} for update skip locked)) returning c.key`
   )
 
   /** One, or all of a kind in parts. */
@@ -187,13 +187,17 @@ const delayOf = (end: CallEnd): number => end._tag === "retry" ? end.delayMs : 0
 const faultOf = (tag: string | null, message: string | null) =>
   tag === null ? undefined : { tag, message: message ?? "" }
 
-const toDeath = (row: ClaimRow): RecordedDeath => ({
+const subject = (row: SummaryRow) => ({
   key: row.key,
   jobId: row.job_id,
   kind: row.kind,
   queue: row.queue,
   partitionKey: row.partition_key,
-  reason: row.reason,
+  reason: row.reason
+})
+
+const toDeath = (row: ClaimRow): RecordedDeath => ({
+  ...subject(row),
   error: faultOf(row.error_tag, row.error_message),
   encodedError: row.error ?? undefined,
   payload: row.payload ?? nothing,
@@ -209,12 +213,7 @@ const toDeath = (row: ClaimRow): RecordedDeath => ({
 const nothing = new Uint8Array(0)
 
 const toSummary = (row: SummaryRow): DeathSummary => ({
-  key: row.key,
-  jobId: row.job_id,
-  kind: row.kind,
-  queue: row.queue,
-  partitionKey: row.partition_key,
-  reason: row.reason,
+  ...subject(row),
   state: row.state,
   calls: row.calls,
   archivedAtMs: Number(row.archived_at_ms),

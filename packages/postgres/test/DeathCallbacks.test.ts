@@ -334,6 +334,8 @@ layer(Store.layer, { excludeTestServices: true })("DeathCallbacks", (it) => {
       assert.strictEqual(yield* callbacks.retry({ kind: "page-a" }), 3)
       assert.lengthOf(yield* claimed("page-a", { most: 1 }), 1)
       assert.strictEqual(yield* callbacks.remove({ kind: "page-a" }), 2)
+      // What no column can hold is the state of none.
+      assert.deepStrictEqual((yield* callbacks.list({ state: "fail\0ed" as never })).items, [])
       const refused = yield* Effect.flip(callbacks.list({ limit: 201 }))
       assert.deepInclude(refused, { _tag: "Invalid", field: "limit", limit: 200, actual: 201 })
     }))

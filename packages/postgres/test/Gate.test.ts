@@ -268,7 +268,7 @@ layer(Store.layer, { excludeTestServices: true })("Gate", (it) => {
         FROM headgate.lane l WHERE l.kind = 'poor'))`
       yield* sql`UPDATE headgate.job j SET crash_attempt = 1, lane_id = l.id FROM headgate.lane l
         WHERE j.kind = 'poor' AND l.queue = j.queue`
-      const claims = yield* Store.admit({ queues: suspects, kinds: { poor: 1 }, capacity: 10 })
+      const claims = yield* Store.admit({ worker: "kind", queues: suspects, kinds: { poor: 1 } })
       assert.deepStrictEqual(ids(claims), ["poor-1"])
     }))
 })

@@ -286,6 +286,8 @@ layer(Heartbeat.layer.pipe(Layer.provideMerge(Jobs.layer)), { excludeTestService
       const context = yield* build({})
       const before = yield* connections
       const { tracked } = yield* begin("counted").pipe(Effect.provideContext(context))
+      // A slow thread is stood in for on the other connection.
+      yield* eventually(connections, (now) => now - before === 2)
       const until = tracked.validUntil()
       yield* eventually(Effect.sync(tracked.validUntil), (now) => now > until + leaseMs)
       // Beside it that of the store which the session was started on.

@@ -315,7 +315,13 @@ layer(Jobs.layer, { excludeTestServices: true })("Inspect", (it) => {
       const standing = { status: "working", isResigned: false, command: undefined } as const
       const common = { queues: ["default"], capacity: 10, running: 2, startedAtMs: 1, ...standing }
       assert.deepStrictEqual(yield* inspect.workers, [
-        { id: WorkerId.make("w1"), kinds: [{ kind: "greet", version: 2 }], seenAtMs: now - 999, isLive: true, ...common },
+        {
+          id: WorkerId.make("w1"),
+          kinds: [{ kind: "greet", version: 2 }],
+          seenAtMs: now - 999,
+          isLive: true,
+          ...common
+        },
         { id: WorkerId.make("w2"), kinds: [], seenAtMs: now - 1000, isLive: false, ...common }
       ])
     }))

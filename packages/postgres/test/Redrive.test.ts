@@ -437,7 +437,7 @@ layer(Store.layer, { excludeTestServices: true })("Redrive", (it) => {
       ]
       for (const request of others) {
         const refusal = yield* Effect.flip(start(request))
-        assert.deepInclude(refusal, { _tag: "IdConflict", id: request.id, what: "redrive" })
+        assert.deepInclude(refusal, { _tag: "IdConflict", id: request.id ?? "", what: "redrive" })
       }
       assert.match((yield* Effect.flip(start(others[0]!))).message, /another filter/)
       yield* carryOut(Effect.void)
@@ -603,6 +603,9 @@ layer(Store.layer, { excludeTestServices: true })("A staged redrive", (it) => {
       assert.deepStrictEqual(sizes, [1, 10, 100, 19])
       assert.deepInclude(yield* get(id), { state: "done", moved: 130, ended: 130, failed: 0 })
       assert.deepStrictEqual(yield* notes(id), ["created", "stage", "stage", "stage", "done"])
+      const { events } = yield* get(id)
+      const said = events.filter(({ event }) => event === "stage").map(({ note }) => note.slice(0, 22))
+      assert.deepStrictEqual(said.slice(0, 2), ["of a stage of 1 job 1 ", "of a stage of 10 jobs "])
     }))
 
   it.effect("stops by itself above the bound, and resumed begins with one job again", () =>

@@ -22,7 +22,10 @@ export const notInChild = new Invalid({ field: "handler", message })
 const refuse = () => Effect.fail(notInChild)
 
 /** Stands in for the services that write to the store. */
-export const refusing: Context.Context<Step | Cursor | Once | Output> = Context.make(Step, { run: refuse, sleep: refuse })
+export const refusing: Context.Context<Step | Cursor | Once | Output> = Context.make(Step, {
+  run: refuse,
+  sleep: refuse
+})
   .pipe(
     Context.add(Cursor, { run: refuse }),
     Context.add(Once, { run: refuse }),

@@ -78,7 +78,8 @@ export class Reporter {
     }
     // Of the others the fingerprint's own warning speaks.
     if (reason === "crash_limit") {
-      this.warn(`Job ${jobId} of kind ${kind} is quarantined: it crashed ${crashAttempt === 1 ? "once" : `${crashAttempt} times`}`)
+      const often = crashAttempt === 1 ? "once" : `${crashAttempt} times`
+      this.warn(`Job ${jobId} of kind ${kind} is quarantined: it crashed ${often}`)
     }
   }
 

@@ -3,7 +3,11 @@ import { Frame, frame, FrameReader, MAX_FRAME_BYTES, readRun, runFrame } from ".
 
 const facts = { id: "j", headers: { a: "b" } }
 // SAFETY: the frames look at none of it.
-const head = { facts: facts as unknown as Parameters<typeof runFrame>[0]["facts"], schemaVersion: 7, logLevel: "Info" as const }
+const head = {
+  facts: facts as unknown as Parameters<typeof runFrame>[0]["facts"],
+  schemaVersion: 7,
+  logLevel: "Info" as const
+}
 const payload = new Uint8Array([0, 255, 1, 2, 3])
 
 const read = (bytes: Buffer, size: number) => {

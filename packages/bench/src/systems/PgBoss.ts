@@ -77,20 +77,10 @@ const fill: System["fill"] = async (url, setting, count) => {
   await close(boss)
 }
 
-/** Copies of a job that was stored and completed as any other. */
+/** Enqueued as any other, and brought by one statement into the state in which a success leaves them. */
 const fillFinished: System["fillFinished"] = async (client, url, setting, count) => {
-  const boss = await open(url, 2)
-  const id = await boss.send(plainQueue, { n: 0 })
-  const [job] = await boss.fetch(plainQueue)
-  if (id === null || job === undefined) throw new Error("pg-boss: the job to copy was not found")
-  await boss.complete(plainQueue, id)
-  await close(boss)
-  await client.query(
-    `insert into pgboss.job
-    select (jsonb_populate_record(seed, jsonb_build_object('id', gen_random_uuid()))).*
-    from pgboss.job seed, generate_series(1, $1) where seed.id = $2`,
-    [count - 1, id]
-  )
+  await fill(url, setting, count)
+  await client.query("update pgboss.job set state = 'completed', started_on = now(), completed_on = now()")
 }
 
 const connectWorker: System["connectWorker"] = async (url, setting, tally): Promise<Worker> => {
