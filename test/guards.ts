@@ -1091,6 +1091,14 @@ export const guards: ReadonlyArray<Guard> = [
     title: "a loop that is blocked beyond its tolerance loses its lease, and is told"
   },
   {
+    promise: "A connection that is lost in the middle of a write is an outage, not a fault of the statement",
+    file: "packages/postgres/src/ControlSql.ts",
+    guarded: "/^(?=.*\\d)[0-9A-Z]{5}$/",
+    without: "/^[0-9A-Z]{5}$/",
+    test: "packages/postgres/test/ControlSql.test.ts",
+    title: "a socket's error is no SQLSTATE, also where its code is as long as one"
+  },
+  {
     promise: "A heartbeat thread that is slow to its first beat is stood in for",
     file: "packages/postgres/src/HeartbeatThread.ts",
     guarded: "let standIn = Effect.delay(meanwhile, patienceMillis)",

@@ -158,7 +158,7 @@ it.live(
       assert.deepStrictEqual(billed, [])
       const charged = yield* pair.standby.sql`SELECT id FROM headgate.job WHERE attempt > 0`
       assert.deepStrictEqual(charged, [])
-      for (const worker of workers) assert.strictEqual((yield* worker.health).status, "ok")
+      for (const worker of workers) assert.strictEqual((yield* worker.health).status, "working")
     }).pipe(Effect.scoped),
   60_000
 )

@@ -91,7 +91,7 @@ layer(TestDatabase.layer, { excludeTestServices: true })("Word of new work", (it
         yield* isLike("degraded Wakeups")
         yield* startedWithin(500 + 1000, starts, yield* enqueueTen(site, "unheard"))
       }).pipe(Effect.ensuring(Effect.orDie(admit(true))))
-      yield* isLike("ok")
+      yield* isLike("working")
       const operations = [...worker.told("StoreUnreachable"), ...worker.told("StoreReachable")]
       assert.deepStrictEqual(operations.map((event) => "operation" in event && `${event._tag} ${event.operation}`), [
         "StoreUnreachable Wakeups",

@@ -126,7 +126,7 @@ layer(program.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestService
           ),
           [0, 0, 0, 0]
         )
-        assert.strictEqual((yield* worker.health).status, "ok")
+        assert.strictEqual((yield* worker.health).status, "working")
       }))
   }
 )

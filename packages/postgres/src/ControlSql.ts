@@ -98,9 +98,9 @@ const attempts = 5
 
 export const sqlState = (error: SqlError.SqlError): string | undefined => {
   const cause: unknown = error.reason.cause
-  // A socket's error has a code too, such as ECONNREFUSED.
+  // A socket's error has a code too, and EPIPE is as long; a SQLSTATE has a digit.
   return typeof cause === "object" && cause !== null && "code" in cause && typeof cause.code === "string" &&
-      /^[0-9A-Z]{5}$/.test(cause.code)
+      /^(?=.*\d)[0-9A-Z]{5}$/.test(cause.code)
     ? cause.code
     : undefined
 }

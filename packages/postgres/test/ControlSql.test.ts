@@ -4,6 +4,7 @@ import { ControlSql, inSchema } from "@headgate/postgres/ControlSql"
 import * as ControlSqlLayer from "@headgate/postgres/ControlSql"
 import { TcpProxy, TestDatabase } from "@headgate/testkit"
 import { Cause, Effect, Exit, Layer, Redacted } from "effect"
+import { SqlError } from "effect/sql"
 
 const Control = ControlSqlLayer.layer.pipe(
   Layer.provideMerge(TestDatabase.layerWith({
@@ -108,6 +109,15 @@ layer(Control, { excludeTestServices: true })("ControlSql", (it) => {
         assert.strictEqual((yield* unreachable)._tag, "StoreUnavailable")
       }
     }).pipe(Effect.scoped))
+
+  it.effect("a socket's error is no SQLSTATE, also where its code is as long as one", () =>
+    Effect.gen(function*() {
+      for (const code of ["EPIPE", "ECONNRESET", "ECONNREFUSED"]) {
+        const reason = new SqlError.ConnectionError({ cause: Object.assign(new Error("the socket's"), { code }) })
+        const failure = yield* Effect.flip(ControlSqlLayer.toUnavailable("Test")(new SqlError.SqlError({ reason })))
+        assert.strictEqual(failure._tag, "StoreUnavailable", code)
+      }
+    }))
 
   it.effect("only the schema's own prefix is renamed", () =>
     Effect.sync(() => {
