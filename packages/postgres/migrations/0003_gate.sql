@@ -334,6 +334,7 @@ declare
   v_look int := p_wanted;
   v_seen int;
   v_peers bigint := 0;
+  v_held bigint[];
   v_total bigint := 0;
 begin
   partitions := '{}';
@@ -364,9 +365,18 @@ begin
     end if;
     v_look := 4 * v_look;
   end loop;
+  -- Who is alone is compared with nobody: where an old snapshot is held, counting is a long walk.
+  if p_quantum is null and v_peers > 1 and not p_is_counted then
+    select array_agg(c.held order by p.place), sum(c.held) into v_held, v_total
+      from unnest(partitions) with ordinality
+        p(partition_key, keys, priority, scheduled_at_ms, id, is_split, quantum, is_paused, held, place)
+      cross join lateral (select count(*) as held from headgate.job j
+        where j.lane_id = any(p_queue_lanes) and j.state = 'running' and j.partition_key = p.partition_key) c;
+  end if;
   for n in 1..cardinality(partitions) loop
     v_next := partitions[n];
     if v_next.quantum is null then
+      v_next.held := coalesce(v_next.held, v_held[n]);
       v_next.quantum := case
         when v_next.held >= 2 and v_next.held * (v_peers - 1) > 2 * (v_total - v_next.held) then 1 else p_auto end;
       partitions[n] := v_next;
@@ -483,7 +493,7 @@ declare
   v_queue_lanes int[];
   v_rules headgate.rule[];
   v_has_closed boolean;
-  v_is_counted boolean;   -- somebody asks how many jobs of a partition are in flight
+  v_is_counted boolean := false;   -- a policy asks how many jobs of a partition are in flight
   v_ceiling bigint;       -- partitions with so many are passed over
   v_is_lone boolean := cardinality(p_lanes) = 1;
   v_varies boolean;       -- jobs of the only lane have keys or weights
@@ -539,7 +549,6 @@ begin
     into v_queue_lanes, v_rules, v_has_closed, v_turn, v_remaining, v_cuts, v_base, v_varies
     from (select p_queue as name) n
     left join headgate.queue_turn t on t.queue = n.name left join headgate.queue q on q.name = n.name;
-  v_is_counted := v_base is null;
   foreach v_rule in array v_rules loop
     if v_rule.scope = 'partition' then
       v_is_counted := true;
