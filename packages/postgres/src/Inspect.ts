@@ -2,25 +2,16 @@
  * Reads for operators and tests, on the control path. Each is bounded: by a key, by an index of what rests, or by a
  * limit whose being met is said. Payload, result, output and cursor are read only where they are asked for.
  */
-import type { Fence, JobId, WorkerId } from "@headgate/core/Ids"
-import {
-  type AttemptRecord,
-  Inspect,
-  type JobSummary,
-  refuseJobsQuery,
-  type StateCounts,
-  type WorkerMeta
-} from "@headgate/core/Inspect"
+import type { JobId } from "@headgate/core/Ids"
+import { Inspect, refuseJobsQuery } from "@headgate/core/Inspect"
 import { NotFound } from "@headgate/core/Refusals"
-import { State } from "@headgate/core/State"
-import type { JobTracked, TrackedState } from "@headgate/core/TrackedWork"
-import type { WorkerCommand } from "@headgate/core/WorkerControl"
+import type { State } from "@headgate/core/State"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Bind from "./Bind.ts"
 import * as CheckpointRows from "./CheckpointRows.ts"
 import { ControlSql } from "./ControlSql.ts"
-import * as LogText from "./LogText.ts"
+import * as Rows from "./InspectRows.ts"
 
 const mostCounted = 10_000
 /** Where no index knows the queue or the state, so many rows are looked at. */
@@ -28,37 +19,37 @@ const mostLookedAt = 20_000
 
 const make = Effect.gen(function*() {
   const { statement } = yield* ControlSql
-  const job = statement<JobRow>("Inspect.job", jobSql)
-  const jobs = statement<ListedRow>("Inspect.jobs", jobsSql)
-  const attempts = statement<AttemptRow>("Inspect.attempts", attemptsSql)
+  const job = statement<Rows.JobRow>("Inspect.job", jobSql)
+  const jobs = statement<Rows.ListedRow>("Inspect.jobs", jobsSql)
+  const attempts = statement<Rows.AttemptRow>("Inspect.attempts", attemptsSql)
   const exists = statement<{ id: JobId }>("Inspect.checkpoint", "select j.id from headgate.job j where j.id = $1")
   const checkpoints = CheckpointRows.reader(statement, "Inspect.checkpoint")
   const payload = statement<{ version: number; bytes: Uint8Array }>(
     "Inspect.payload",
     "select j.schema_version as version, j.payload as bytes from headgate.job j where j.id = $1"
   )
-  const result = statement<OpaqueRow>(
+  const result = statement<Rows.OpaqueRow>(
     "Inspect.result",
     "select j.result_version as version, j.result as bytes from headgate.job j where j.id = $1"
   )
-  const failure = statement<FailureRow>("Inspect.failure", failureSql)
-  const progress = statement<ProgressRow>(
+  const failure = statement<Rows.FailureRow>("Inspect.failure", failureSql)
+  const progress = statement<Rows.ProgressRow>(
     "Inspect.progress",
     `select p.current, p.total, p.message, p.fence, p.updated_at_ms
     from headgate.job j left join headgate.progress p on p.job_id = j.id where j.id = $1`
   )
-  const tracked = statement<TrackedRow>(
+  const tracked = statement<Rows.TrackedRow>(
     "Inspect.tracked",
     `select t.fence, t.updated_at_ms, t.omitted, t.is_waiting, t.names, t.states, t.ages_ms from headgate.job j
     left join headgate.tracked t on t.job_id = j.id and t.fence = j.fence and j.state = 'running' where j.id = $1`
   )
-  const output = statement<OpaqueRow & { fence: bigint | null; updated_at_ms: bigint | null }>(
+  const output = statement<Rows.OpaqueRow & { fence: bigint | null; updated_at_ms: bigint | null }>(
     "Inspect.output",
     `select o.version, o.bytes, o.fence, o.updated_at_ms
     from headgate.job j left join headgate.output o on o.job_id = j.id where j.id = $1`
   )
-  const counts = statement<CountRow>("Inspect.counts", countsSql)
-  const workers = statement<WorkerRow>("Inspect.workers", workersSql)
+  const counts = statement<Rows.CountRow>("Inspect.counts", countsSql)
+  const workers = statement<Rows.WorkerRow>("Inspect.workers", workersSql)
   const unknownKinds = statement<{ queue: string; kind: string; version: number }>(
     "Inspect.unknownKinds",
     unknownKindsSql
@@ -71,7 +62,7 @@ const make = Effect.gen(function*() {
 
   return Inspect.of({
     job: Effect.fn("Inspect.job")(function*(id) {
-      return toSummary(yield* one(id, yield* job([Bind.id(id)])))
+      return Rows.toSummary(yield* one(id, yield* job([Bind.id(id)])))
     }),
     jobs: Effect.fn("Inspect.jobs")(function*(query) {
       const refusal = refuseJobsQuery(query)
@@ -84,7 +75,7 @@ const make = Effect.gen(function*() {
       const rows = yield* jobs([...conditions, ...place, Bind.int(limit)])
       const [first] = rows
       return {
-        items: rows.flatMap((row) => row.id === null ? [] : [toSummary(row)]),
+        items: rows.flatMap((row) => row.id === null ? [] : [Rows.toSummary(row)]),
         next: first === undefined || first.next_ms === null ? undefined : `${first.next_ms} ${first.next_id}`,
         approximate: first?.is_cut ?? false
       }
@@ -92,7 +83,7 @@ const make = Effect.gen(function*() {
     attempts: Effect.fn("Inspect.attempts")(function*(id) {
       const rows = yield* attempts([Bind.id(id)])
       yield* one(id, rows)
-      return rows.flatMap(toAttempt)
+      return rows.flatMap(Rows.toAttempt)
     }),
     checkpoint: Effect.fn("Inspect.checkpoint")(function*(id) {
       yield* one(id, yield* exists([Bind.id(id)]))
@@ -102,25 +93,25 @@ const make = Effect.gen(function*() {
       return yield* one(id, yield* payload([Bind.id(id)]))
     }),
     result: Effect.fn("Inspect.result")(function*(id) {
-      return toOpaque(yield* one(id, yield* result([Bind.id(id)])))
+      return Rows.toOpaque(yield* one(id, yield* result([Bind.id(id)])))
     }),
     failure: Effect.fn("Inspect.failure")(function*(id) {
       const { encoded, message, tag } = yield* one(id, yield* failure([Bind.id(id)]))
       return tag === null ? undefined : { tag, message: message ?? "", encoded: encoded ?? undefined }
     }),
     progress: Effect.fn("Inspect.progress")(function*(id) {
-      return toProgress(yield* one(id, yield* progress([Bind.id(id)])))
+      return Rows.toProgress(yield* one(id, yield* progress([Bind.id(id)])))
     }),
     tracked: Effect.fn("Inspect.tracked")(function*(id) {
-      return toTracked(yield* one(id, yield* tracked([Bind.id(id)])))
+      return Rows.toTracked(yield* one(id, yield* tracked([Bind.id(id)])))
     }),
     output: Effect.fn("Inspect.output")(function*(id) {
       const row = yield* one(id, yield* output([Bind.id(id)]))
-      const opaque = toOpaque(row)
-      return opaque && { ...opaque, fence: toFence(row.fence), updatedAtMs: Number(row.updated_at_ms) }
+      const opaque = Rows.toOpaque(row)
+      return opaque && { ...opaque, fence: Rows.toFence(row.fence), updatedAtMs: Number(row.updated_at_ms) }
     }),
     counts: Effect.fn("Inspect.counts")(function*(queue) {
-      return toCounts(
+      return Rows.toCounts(
         yield* counts([
           queue === undefined ? Bind.text(null) : Bind.id(queue),
           Bind.int(mostCounted),
@@ -128,7 +119,7 @@ const make = Effect.gen(function*() {
         ])
       )
     }),
-    workers: Effect.map(workers([]), (rows) => rows.map(toWorker)).pipe(Effect.withSpan("Inspect.workers")),
+    workers: Effect.map(workers([]), (rows) => rows.map(Rows.toWorker)).pipe(Effect.withSpan("Inspect.workers")),
     unknownKinds: unknownKinds([]).pipe(Effect.withSpan("Inspect.unknownKinds"))
   })
 })
@@ -169,12 +160,6 @@ const attemptsSql =
 const failureSql = `select coalesce(a.error_tag, case when a.error_message is not null then a.outcome end) as tag,
     a.error_message as message, a.error as encoded
   from headgate.job j left join headgate.attempt a on a.job_id = j.id and a.fence = j.fence where j.id = $1`
-
-interface FailureRow {
-  readonly tag: string | null
-  readonly message: string | null
-  readonly encoded: Uint8Array | null
-}
 
 /**
  * Available jobs by their lanes, waiting ones by due time, running ones by worker, completed and cancelled ones by
@@ -226,196 +211,3 @@ const unknownKindsSql = `select distinct l.queue, l.kind, l.version from headgat
         and known.kind = l.kind and known.version >= l.version
     )
   order by l.queue, l.kind, l.version limit 1000`
-
-const toSummary = (row: JobRow): JobSummary => ({
-  id: row.id,
-  kind: row.kind,
-  schemaVersion: row.schema_version,
-  state: row.state,
-  queue: row.queue,
-  partitionKey: row.partition_key,
-  priority: row.priority,
-  attempt: row.attempt,
-  maxAttempts: row.max_attempts,
-  crashAttempt: row.crash_attempt,
-  crashLimit: row.crash_limit,
-  fence: Number(row.fence),
-  fingerprint: row.fingerprint,
-  tags: row.tags ?? [],
-  enqueuedAtMs: Number(row.enqueued_at_ms),
-  scheduledAtMs: Number(row.scheduled_at_ms),
-  deadlineAtMs: optionalNumber(row.deadline_at_ms),
-  claimedAtMs: optionalNumber(row.claimed_at_ms),
-  finishedAtMs: optionalNumber(row.finished_at_ms),
-  leaseExpiresAtMs: optionalNumber(row.lease_expires_at_ms),
-  worker: row.worker ?? undefined,
-  orphaned: row.orphaned,
-  reason: row.reason ?? undefined
-})
-
-const toAttempt = (row: AttemptRow): ReadonlyArray<AttemptRecord> =>
-  row.fence === null ? [] : [{
-    fence: Number(row.fence),
-    worker: row.worker ?? "",
-    startedAtMs: Number(row.started_at_ms),
-    endedAtMs: Number(row.ended_at_ms),
-    outcome: row.outcome ?? "",
-    errorTag: row.error_tag ?? undefined,
-    errorText: row.error_text ?? undefined,
-    log: row.log === null ? undefined : LogText.decode(row.log)
-  }]
-
-const toOpaque = ({ bytes, version }: OpaqueRow) => bytes === null || version === null ? undefined : { version, bytes }
-
-const toProgress = (row: ProgressRow) =>
-  row.fence === null ? undefined : {
-    current: Number(row.current),
-    total: Number(row.total),
-    message: row.message ?? undefined,
-    fence: toFence(row.fence),
-    updatedAtMs: Number(row.updated_at_ms)
-  }
-
-const toTracked = (row: TrackedRow): JobTracked | undefined => {
-  if (row.fence === null) return undefined
-  const updatedAtMs = Number(row.updated_at_ms)
-  return {
-    fence: toFence(row.fence),
-    updatedAtMs,
-    isWaiting: row.is_waiting,
-    omitted: row.omitted,
-    work: row.names.map((name, at) => ({
-      name,
-      state: row.states[at] ?? "running",
-      enteredAtMs: updatedAtMs - Number(row.ages_ms[at])
-    }))
-  }
-}
-
-const toCounts = (rows: ReadonlyArray<CountRow>): StateCounts => {
-  const found = new Map(rows.map(({ count, state }) => [state, count]))
-  // SAFETY: the entries are one for each state.
-  const counts = Object.fromEntries(State.literals.map((state) => [state, found.get(state) ?? 0])) as Record<
-    State,
-    number
-  >
-  return { counts, approximate: rows.some((row) => row.is_cut) }
-}
-
-const toWorker = (row: WorkerRow): WorkerMeta => ({
-  id: row.id,
-  queues: row.queues,
-  kinds: row.kinds.map((kind, index) => ({ kind, version: row.versions[index] ?? 0 })),
-  capacity: row.capacity,
-  running: row.running,
-  startedAtMs: Number(row.started_at_ms),
-  seenAtMs: Number(row.seen_at_ms),
-  isLive: row.is_live,
-  status: row.is_draining ? "draining" : row.is_quiet ? "quiet" : "working",
-  isResigned: row.is_resigned,
-  command: row.command === null ? undefined : {
-    seq: Number(row.command_seq),
-    command: row.command,
-    actor: row.command_actor ?? undefined,
-    atMs: Number(row.command_at_ms),
-    isApplied: row.applied_seq >= row.command_seq
-  }
-})
-
-const optionalNumber = (value: bigint | null): number | undefined => value === null ? undefined : Number(value)
-
-// SAFETY: a fence in the store is a whole number below 2^53.
-const toFence = (value: bigint | null): Fence => Number(value) as Fence
-
-interface JobRow {
-  readonly id: JobId
-  readonly kind: string
-  readonly schema_version: number
-  readonly state: State
-  readonly queue: string
-  readonly partition_key: string
-  readonly priority: number
-  readonly attempt: number
-  readonly max_attempts: number
-  readonly crash_attempt: number
-  readonly crash_limit: number
-  readonly fence: bigint
-  readonly fingerprint: string
-  readonly tags: ReadonlyArray<string> | null
-  readonly enqueued_at_ms: bigint
-  readonly scheduled_at_ms: bigint
-  readonly deadline_at_ms: bigint | null
-  readonly claimed_at_ms: bigint | null
-  readonly finished_at_ms: bigint | null
-  readonly lease_expires_at_ms: bigint | null
-  readonly worker: string | null
-  readonly orphaned: boolean
-  readonly reason: string | null
-}
-
-/** Without jobs one row, in which those columns are null. */
-type ListedRow =
-  & { readonly next_ms: bigint | null; readonly next_id: string | null; readonly is_cut: boolean }
-  & (JobRow | { readonly [column in keyof JobRow]: null })
-
-/** All null for a job without attempts. */
-interface AttemptRow {
-  readonly fence: bigint | null
-  readonly worker: string | null
-  readonly started_at_ms: bigint | null
-  readonly ended_at_ms: bigint | null
-  readonly outcome: string | null
-  readonly error_tag: string | null
-  readonly error_text: string | null
-  readonly log: string | null
-}
-
-interface OpaqueRow {
-  readonly version: number | null
-  readonly bytes: Uint8Array | null
-}
-
-interface ProgressRow {
-  readonly current: bigint | null
-  readonly total: bigint | null
-  readonly message: string | null
-  readonly fence: bigint | null
-  readonly updated_at_ms: bigint | null
-}
-
-/** All null where `fence` is. */
-interface TrackedRow {
-  readonly fence: bigint | null
-  readonly updated_at_ms: bigint
-  readonly omitted: number
-  readonly is_waiting: boolean
-  readonly names: ReadonlyArray<string>
-  readonly states: ReadonlyArray<TrackedState>
-  readonly ages_ms: ReadonlyArray<bigint>
-}
-
-interface CountRow {
-  readonly state: State
-  readonly count: number
-  readonly is_cut: boolean
-}
-
-interface WorkerRow {
-  readonly id: WorkerId
-  readonly queues: ReadonlyArray<string>
-  readonly kinds: ReadonlyArray<string>
-  readonly versions: ReadonlyArray<number>
-  readonly capacity: number
-  readonly running: number
-  readonly started_at_ms: bigint
-  readonly seen_at_ms: bigint
-  readonly is_live: boolean
-  readonly is_quiet: boolean
-  readonly is_resigned: boolean
-  readonly is_draining: boolean
-  readonly command: WorkerCommand | null
-  readonly command_actor: string | null
-  readonly command_at_ms: bigint | null
-  readonly command_seq: bigint
-  readonly applied_seq: bigint
-}
