@@ -158,7 +158,13 @@ it.live(
       assert.deepStrictEqual(billed, [])
       const charged = yield* pair.standby.sql`SELECT id FROM headgate.job WHERE attempt > 0`
       assert.deepStrictEqual(charged, [])
-      for (const worker of workers) assert.strictEqual((yield* worker.health).status, "working")
+      for (const worker of workers) {
+        yield* Watch.until(
+          Effect.map(worker.health, ({ status }) => status === "working" ? Option.some(status) : Option.none()),
+          "the worker to be well",
+          BACK_MS
+        )
+      }
     }).pipe(Effect.scoped),
   60_000
 )
