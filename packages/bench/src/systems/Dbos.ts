@@ -72,7 +72,7 @@ const install = async (url: string): Promise<void> => {
 const connectClient = (url: string) =>
   DBOSClient.create({ systemDatabaseUrl: url, systemDatabasePoolSize: callers, logger: silent })
 
-/** Copies of a workflow that was enqueued as any other. */
+/** Copies of a workflow that was enqueued like all others. */
 const fill: System["fill"] = async (url, _setting, count) => {
   const dbosClient = await connectClient(url)
   const { workflowID } = await dbosClient.enqueue({ queueName: parked, workflowName: "no-op" }, 1)

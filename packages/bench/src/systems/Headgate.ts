@@ -97,7 +97,7 @@ const fill: System["fill"] = (url, setting, count) => {
   )
 }
 
-/** Enqueued as any other, and brought by one statement into the state in which a success leaves them. */
+/** Enqueued like all others, and brought by one statement into the state in which a success leaves them. */
 const fillFinished: System["fillFinished"] = async (client, url, setting, count) => {
   await fill(url, setting, count)
   await client.query(

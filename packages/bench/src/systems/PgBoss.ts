@@ -77,7 +77,7 @@ const fill: System["fill"] = async (url, setting, count) => {
   await close(boss)
 }
 
-/** Enqueued as any other, and brought by one statement into the state in which a success leaves them. */
+/** Enqueued like all others, and brought by one statement into the state in which a success leaves them. */
 const fillFinished: System["fillFinished"] = async (client, url, setting, count) => {
   await fill(url, setting, count)
   await client.query("update pgboss.job set state = 'completed', started_on = now(), completed_on = now()")
