@@ -379,6 +379,30 @@ export const guards: ReadonlyArray<Guard> = [
     title: "are one strike where one worker's death took several, also when two sweeps find them"
   },
   {
+    promise: "Once a fingerprint is closed, every call of the gate looks for it",
+    file: "packages/postgres/migrations/0010_quarantine.sql",
+    guarded: "update headgate.lane l set has_closed = true where",
+    without: "update headgate.lane l set has_closed = true where false and",
+    test: "packages/postgres/test/Quarantine.test.ts",
+    title: "calls of the gate do not look for one, and look again as soon as one is closed"
+  },
+  {
+    promise: "No call stops looking while a fingerprint is being closed",
+    file: "packages/postgres/migrations/0010_quarantine.sql",
+    guarded: "if not pg_try_advisory_xact_lock(hashtextextended('headgate.closing', 0)) then",
+    without: "if false then",
+    test: "packages/postgres/test/Quarantine.test.ts",
+    title: "a call beside one that closes it goes on looking"
+  },
+  {
+    promise: "None is closed while a call stops looking",
+    file: "packages/postgres/migrations/0010_quarantine.sql",
+    guarded: "  perform pg_advisory_xact_lock_shared(hashtextextended('headgate.closing', 0));\n",
+    without: "",
+    test: "packages/postgres/test/Quarantine.test.ts",
+    title: "one that is closed while a call stops to look is looked for"
+  },
+  {
     promise: "No job of a closed fingerprint is stored",
     file: "packages/postgres/src/EnqueueRows.ts",
     guarded: "and case when (select g.has_closed from guard g) then not headgate.is_closed(t.print) else true end",

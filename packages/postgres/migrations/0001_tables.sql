@@ -30,6 +30,8 @@ create table headgate.lane (
   is_open boolean not null default true,
   is_gated boolean not null default false,
   locks bigint[] not null default '{}',   -- one for each policy about which two calls of the gate must not decide at once
+  -- Fingerprints may be closed: the gate has to look. See forget_closed() in 0010_quarantine.sql.
+  has_closed boolean not null default true,
   -- Where its head was when it was hard to find; believed for a moment only (see take).
   head_until timestamptz not null default '-infinity',
   head_at_ms bigint,

@@ -6,8 +6,8 @@
 
 -- The lanes a worker may take from now. Paused ones, and those pinned to others, are left out as a whole.
 create function headgate.open_lanes(p_worker text, p_queues text[], p_kinds text[], p_versions int[], p_now bigint)
-returns table (id int, queue text, suspect boolean, is_gated boolean) language sql stable as $$
-  select l.id, l.queue, l.suspect, l.is_gated
+returns table (id int, queue text, suspect boolean, is_gated boolean, has_closed boolean) language sql stable as $$
+  select l.id, l.queue, l.suspect, l.is_gated, l.has_closed
   from unnest(p_kinds, p_versions) known(kind, version)
   join headgate.lane l on l.kind = known.kind and l.version <= known.version and l.queue = any(p_queues)
   where l.is_open and (l.worker in ('', p_worker) or l.falls_back and not exists (

@@ -223,47 +223,47 @@ create function headgate.admit(
 ) returns setof headgate.admission language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
   set enable_bitmapscan = off as $$
 declare
-  v_lane int;
   v_now bigint;
   v_started timestamptz;
-  v_is_plain boolean;
-  v_claimed int := 0;
+  v_claimed int;
 begin
   -- No policy changes while a call is under way. As a condition: a PERFORM would be a statement more in every call.
   if pg_advisory_xact_lock_shared(hashtextextended('headgate.policies', 0)) is null then end if;
-  -- As open_lanes(), without asking who is alive.
-  select min(l.id) as lane, headgate.now_ms() as now, clock_timestamp() as started,
-      count(*) = 1 and not bool_or(l.is_gated or l.suspect or l.falls_back or l.head_until > clock_timestamp())
-        and not exists (select from headgate.strike s where s.closed_at_ms is not null) as is_plain
-    into v_lane, v_now, v_started, v_is_plain from headgate.lane l
-    where l.queue = any(p_queues) and l.kind = any(p_kinds) and l.version <= p_versions[array_position(p_kinds, l.kind)]
-      and l.is_open and (l.worker in ('', p_worker) or l.falls_back);
-
-  -- The common case in one statement: the jobs at the head of an only lane without policies.
-  if v_is_plain then
-    return query
-      update headgate.job j set state = 'running', fence = j.fence + 1, lease_id = p_lease_id,
-        lease_expires_at_ms = v_now + p_lease_ms, worker = p_worker, claimed_at_ms = v_now
-      -- By their places, which cannot change while the rows are locked.
-      where j.ctid = any(array(
-        select t.row from (
-          select h.ctid as row, headgate.is_late(h, v_now) as is_late
-          from headgate.job h
-          where h.lane_id = v_lane and h.partition_key = '' and h.keys = '' and h.state = 'available'
-          order by h.priority desc, h.scheduled_at_ms, h.id limit p_capacity
-          for no key update skip locked
-        ) t where not t.is_late))
-      returning j.id, j.fence, j.kind, j.schema_version, j.queue, j.partition_key, j.payload, j.priority,
-        j.attempt, j.max_attempts, j.crash_attempt, j.streak, j.enqueued_at_ms, j.scheduled_at_ms,
-        j.claimed_at_ms, j.timeout_ms, j.deadline_at_ms, j.retention_ms, j.headers,
-        j.has_steps or j.in_progress_step is not null or j.cursor_step is not null, null::text;
-    get diagnostics v_claimed = row_count;
-    if clock_timestamp() > v_started + interval '5 ms' and headgate.is_slow(v_started, p_capacity) then
-      update headgate.lane l set head_until = v_started + interval '1 second', head_priority = null
-        where l.id = (select o.id from headgate.lane o where o.id = v_lane for no key update skip locked);
-    end if;
+  v_now := headgate.now_ms();
+  v_started := clock_timestamp();
+  -- The common case in one statement: the jobs at the head of an only lane without policies. Each table that a statement
+  -- opens costs a call for few jobs as much as one of them, so the lane says itself whether there is more to look at.
+  return query
+    update headgate.job j set state = 'running', fence = j.fence + 1, lease_id = p_lease_id,
+      lease_expires_at_ms = v_now + p_lease_ms, worker = p_worker, claimed_at_ms = v_now
+    -- By their places, which cannot change while the rows are locked.
+    where j.ctid = any(array(
+      select t.row from (
+        select h.ctid as row, headgate.is_late(h, v_now) as is_late
+        from headgate.job h
+        where h.partition_key = '' and h.keys = '' and h.state = 'available' and h.lane_id = (
+          -- As open_lanes(), without asking who is alive.
+          select min(l.id) from headgate.lane l
+          where l.queue = any(p_queues) and l.kind = any(p_kinds)
+            and l.version <= p_versions[array_position(p_kinds, l.kind)]
+            and l.is_open and (l.worker in ('', p_worker) or l.falls_back)
+          having count(*) = 1
+            and not bool_or(l.is_gated or l.suspect or l.falls_back or l.has_closed or l.head_until > v_started))
+        order by h.priority desc, h.scheduled_at_ms, h.id limit p_capacity
+        for no key update skip locked
+      ) t where not t.is_late))
+    returning j.id, j.fence, j.kind, j.schema_version, j.queue, j.partition_key, j.payload, j.priority,
+      j.attempt, j.max_attempts, j.crash_attempt, j.streak, j.enqueued_at_ms, j.scheduled_at_ms,
+      j.claimed_at_ms, j.timeout_ms, j.deadline_at_ms, j.retention_ms, j.headers,
+      j.has_steps or j.in_progress_step is not null or j.cursor_step is not null, null::text;
+  get diagnostics v_claimed = row_count;
+  if clock_timestamp() > v_started + interval '5 ms' and headgate.is_slow(v_started, p_capacity) then
+    update headgate.lane l set head_until = v_started + interval '1 second', head_priority = null
+      where l.id = (select o.id from headgate.lane o where o.id = (
+          select min(l.id) from headgate.open_lanes(p_worker, p_queues, p_kinds, p_versions, v_now) l having count(*) = 1)
+        for no key update skip locked);
   end if;
-  if v_claimed < p_capacity and v_lane is not null then
+  if v_claimed < p_capacity then
     return query select * from headgate.admit_in_rounds(p_worker, p_lease_id, p_queues, p_kinds, p_versions,
       p_capacity - v_claimed, p_lease_ms, p_quantum, v_now);
   end if;
@@ -297,9 +297,11 @@ declare
   v_visited int;
   v_is_round boolean;
   v_count int;
+  v_has_closed boolean;
 begin
-  select array_agg(l.id), array_agg(l.queue), array_agg(l.suspect), array_agg(l.queue) filter (where l.is_gated)
-    into v_lanes, v_lane_queues, v_suspects, v_gated
+  select array_agg(l.id), array_agg(l.queue), array_agg(l.suspect), array_agg(l.queue) filter (where l.is_gated),
+      bool_or(l.has_closed)
+    into v_lanes, v_lane_queues, v_suspects, v_gated, v_has_closed
     from headgate.open_lanes(p_worker, p_queues, p_kinds, p_versions, p_now) l;
   if v_gated is not null then
     perform headgate.lock_policies(array(select l.id from unnest(v_lanes, v_lane_queues) l(id, queue)
@@ -406,6 +408,9 @@ begin
       end if;
     end loop;
   end loop;
+  if v_has_closed then
+    perform headgate.forget_closed();
+  end if;
   if v_free > 0 and (v_is_short or cardinality(v_lanes) > 0) then
     return query select null::text, null::bigint, null::text, null::int, null::text, null::text, null::bytea,
       null::smallint, null::int, null::int, null::int, null::int, null::bigint, null::bigint, null::bigint,

@@ -1,6 +1,7 @@
 -- Poison by its content: crashes are counted for a fingerprint, over all jobs and workers.
 --   strike            counts crashes, and closes the fingerprint at the limit;
 --   clear_strikes     a success forgets what was counted, unless the fingerprint is closed;
+--   forget_closed     lets the gate look no more while no fingerprint is closed;
 --   quarantine_sweep  moves the jobs that wait under a closed fingerprint where they are seen;
 --   release_fingerprint, reopen: the operator's way back.
 -- The gate turns away what it meets under a closed fingerprint, and settle() what comes back from a worker.
@@ -39,6 +40,8 @@ begin
   if v_blamed = '{}' then
     return '{}';
   end if;
+  -- Until its end no lane forgets that fingerprints may be closed.
+  perform pg_advisory_xact_lock_shared(hashtextextended('headgate.closing', 0));
   insert into headgate.strike as s (fingerprint, strikes, last_at_ms, kind, last_job_id)
     select distinct on (j.fingerprint) j.fingerprint, 0, p_now, j.kind, j.id
     from headgate.job j where j.id = any(v_blamed) order by j.fingerprint, j.id desc
@@ -63,9 +66,29 @@ begin
   ) n where s.fingerprint = n.fingerprint;
   select array_agg(s.fingerprint), array_agg(s.last_job_id) into v_closed, v_closers
     from headgate.strike s where s.fingerprint = any(v_open) and s.closed_at_ms is not null;
+  if v_closed is null then
+    return '{}';
+  end if;
   insert into headgate.quarantine_lap (fingerprint) select f from unnest(v_closed) f order by f
     on conflict (fingerprint) do update set from_id = null, has_wrapped = false;
-  return coalesce(v_closers, '{}');
+  update headgate.lane l set has_closed = true where l.id = any(array(
+    select o.id from headgate.lane o where not o.has_closed order by o.id for no key update));
+  return v_closers;
+end $$;
+
+-- The gate need not look for closed fingerprints while there is none: a lane says so from here on, until one is closed.
+-- Waits for nobody; another call will do.
+create function headgate.forget_closed() returns void language plpgsql volatile
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
+begin
+  if not pg_try_advisory_xact_lock(hashtextextended('headgate.closing', 0)) then
+    return;
+  end if;
+  -- Seen by a statement of its own: whoever closed one before this lock was had is through.
+  if not exists (select from headgate.strike s where s.closed_at_ms is not null) then
+    update headgate.lane l set has_closed = false where l.id = any(array(
+      select o.id from headgate.lane o where o.has_closed order by o.id for no key update skip locked));
+  end if;
 end $$;
 
 -- Steps beyond the hundredth are not counted apart.

@@ -9,7 +9,7 @@ import { Leases } from "@headgate/core/Leases"
 import * as Outcome from "@headgate/core/Outcome"
 import { Quarantine } from "@headgate/core/Quarantine"
 import { Time } from "@headgate/testkit"
-import { Effect } from "effect"
+import { Effect, Fiber } from "effect"
 import * as Jobs from "./Jobs.ts"
 import * as Store from "./Store.ts"
 
@@ -222,6 +222,69 @@ layer(Store.layer, { excludeTestServices: true })("A closed fingerprint", (it) =
       const admission = yield* Gate.use((gate) => gate.admit(Store.request({ queues: ["met"] })))
       assert.deepStrictEqual(admission.ended, [{ jobId: JobId.make("met"), reason: "fingerprint" }])
       assert.deepStrictEqual(yield* Store.columns("met", "state", "reason"), ["quarantined", "fingerprint"])
+    }))
+})
+
+layer(Store.layer, { excludeTestServices: true })("While no fingerprint is closed", (it) => {
+  const lookingLanes = Effect.gen(function*() {
+    const sql = yield* PgClient.PgClient
+    const rows = yield* sql<{ queue: string }>`SELECT l.queue FROM headgate.lane l WHERE l.has_closed ORDER BY 1`
+    return rows.map(({ queue }) => queue)
+  })
+  const turnsAway = Effect.fnUntraced(function*(id: string, queue: string) {
+    const { claims, ended } = yield* Gate.use((gate) => gate.admit(Store.request({ queues: [queue] })))
+    assert.deepStrictEqual(claims, [])
+    assert.deepStrictEqual(ended, [{ jobId: JobId.make(id), reason: "fingerprint" }])
+  })
+  /** No other fingerprint is closed, and a job waits in a lane of its own. */
+  const waits = Effect.fnUntraced(function*(id: string) {
+    const sql = yield* PgClient.PgClient
+    yield* sql`DELETE FROM headgate.strike`
+    yield* Store.enqueue({ id: `a ${id}`, queue: id }, { id, fingerprint: id, queue: id })
+  })
+  const crashes = (leases: ReadonlyArray<LeaseRef>) =>
+    Leases.use((store) => store.settle(leases.map((lease) => ({ lease, outcome: crashed }))))
+
+  it.effect("calls of the gate do not look for one, and look again as soon as one is closed", () =>
+    Effect.gen(function*() {
+      yield* waits("plain")
+      yield* Store.admit({ queues: ["plain"], capacity: 1 })
+      assert.deepStrictEqual(yield* lookingLanes, [])
+      yield* crashes(yield* claimed("plain-bad", 3, { fingerprint: "plain" }))
+      assert.include(yield* lookingLanes, "plain")
+      yield* turnsAway("plain", "plain")
+    }))
+
+  it.effect("a call beside one that closes it goes on looking", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      yield* waits("beside")
+      const leases = yield* claimed("beside-bad", 3, { fingerprint: "beside" })
+      yield* sql`UPDATE headgate.lane SET has_closed = true`
+      yield* sql.withTransaction(Effect.gen(function*() {
+        yield* sql`SELECT headgate.strike(${leases.map(({ jobId }) => jobId)}, false, headgate.now_ms())`
+        yield* Store.admit({ queues: ["beside"], capacity: 1 })
+      }))
+      yield* turnsAway("beside", "beside")
+    }))
+
+  it.effect("one that is closed while a call stops to look is looked for", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      yield* waits("between")
+      const leases = yield* claimed("between-bad", 3, { fingerprint: "between" })
+      yield* sql`UPDATE headgate.lane SET has_closed = true`
+      const context = yield* Effect.context<Leases>()
+      const closing = yield* sql.withTransaction(Effect.gen(function*() {
+        yield* sql`SELECT headgate.forget_closed()`
+        // Outside the transaction.
+        const fiber = yield* Effect.forkDetach(Effect.provideContext(crashes(leases), context))
+        yield* Effect.raceFirst(Store.untilLocked, Fiber.await(fiber))
+        return fiber
+      }))
+      yield* Fiber.join(closing)
+      yield* Store.admit({ queues: ["between"], capacity: 1 })
+      yield* turnsAway("between", "between")
     }))
 })
 
