@@ -217,11 +217,11 @@ create type headgate.admission as (
   has_checkpoint boolean, reason text
 );
 
-create function headgate.admit(
+-- Without settings of its own, which cost as much as a table: they have to be those of the session.
+create function headgate.admit_in_session(
   p_worker text, p_lease_id uuid, p_queues text[], p_kinds text[], p_versions int[], p_capacity int, p_lease_ms bigint,
-  p_quantum int default null
-) returns setof headgate.admission language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
-  set enable_bitmapscan = off as $$
+  p_quantum int
+) returns setof headgate.admission language plpgsql volatile as $$
 declare
   v_now bigint;
   v_started timestamptz;
@@ -268,6 +268,16 @@ begin
       p_capacity - v_claimed, p_lease_ms, p_quantum, v_now);
   end if;
 end $$;
+
+-- For sessions that bring no settings, as behind a pooler.
+create function headgate.admit(
+  p_worker text, p_lease_id uuid, p_queues text[], p_kinds text[], p_versions int[], p_capacity int, p_lease_ms bigint,
+  p_quantum int default null
+) returns setof headgate.admission language sql volatile
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
+  select * from headgate.admit_in_session(
+    p_worker, p_lease_id, p_queues, p_kinds, p_versions, p_capacity, p_lease_ms, p_quantum)
+$$;
 
 -- The rest: lanes of several kinds or queues, policies, and what the one statement of admit() left.
 create function headgate.admit_in_rounds(

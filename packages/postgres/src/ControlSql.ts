@@ -67,13 +67,14 @@ export const connect = (
 }
 
 /**
- * Plans are made once and must fit any later size of the tables, so they go by index even while these are empty. Only a
- * help: the functions that depend on a setting set it for themselves.
+ * Plans are made once and must fit any later size of the tables, so they go by index even while these are empty. Behind a
+ * pooler in transaction mode, which hands on none of these, functions that depend on one set it for themselves.
  */
 const session = {
   default_transaction_isolation: "read committed",
   plan_cache_mode: "force_generic_plan",
   enable_seqscan: "off",
+  enable_bitmapscan: "off",
   jit: "off",
   // Every relation is qualified; a function or operator of the user's must not stand in for a built-in one either.
   search_path: "pg_catalog",

@@ -137,16 +137,22 @@ const plainText = `update headgate.job j set state = 'running', fence = j.fence 
     order by r.priority desc, r.scheduled_at_ms, r.id limit $5 for no key update skip locked))
   returning ${columns}`
 
-const gateText = "select * from headgate.admit($1, $2, $3, $4, $5, $6, $7, $8)"
+const gateText = "select * from headgate.admit_in_session($1, $2, $3, $4, $5, $6, $7, $8)"
 
-/** A session of its own. The plain one has what the gate gives itself: one plan for all values, by index. */
+/** A session of its own, under the settings that the store gives its sessions: one plan for all values, by index. */
 export const sideOf = async (database: Database, kind: "gate" | "plain", isStale: boolean): Promise<Side> => {
   const client = await open(database.url)
   // What the disk takes for a commit is no part of a claim.
   await client.query("set synchronous_commit = off")
-  if (kind === "plain") {
-    await client.query("set plan_cache_mode = force_generic_plan")
-    await client.query("set enable_seqscan = off")
+  for (
+    const setting of [
+      "plan_cache_mode = force_generic_plan",
+      "enable_seqscan = off",
+      "enable_bitmapscan = off",
+      "jit = off"
+    ]
+  ) {
+    await client.query(`set ${setting}`)
   }
   const pid = String((await client.query<{ pid: string }>("select pg_backend_pid() as pid")).rows[0]?.pid)
   const text = kind === "gate" ? gateText : plainText
