@@ -26,7 +26,7 @@ describe.for(names)("examples/%s", (name) => {
       const { stderr, stdout } = yield* run(name, url)
       assert.strictEqual(stdout, readFileSync(join(examples, name, "expected.txt"), "utf8"))
       assert.strictEqual(stderr, "")
-    }).pipe(Effect.scoped), 60_000)
+    }).pipe(Effect.scoped), 240_000)
 
   it("fits on a page or two", () => {
     assert.isAtMost(readFileSync(join(examples, name, "main.ts"), "utf8").split("\n").length - 1, 80)

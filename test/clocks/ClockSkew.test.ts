@@ -102,7 +102,7 @@ it.live(
         assert.strictEqual(fleet.deaths(), 0)
       }).pipe(Fleet.explaining(fleet))
     }).pipe(Effect.provide(PostgresStore.layer.pipe(Layer.provideMerge(TestDatabase.layer))), Effect.scoped),
-  120_000
+  240_000
 )
 
 const longest = Effect.gen(function*() {

@@ -54,7 +54,7 @@ describe("recovery times", () => {
         const took = yield* moveBy("SIGKILL", "killed", { lease: leaseMs }, leaseMs + 2000)
         within(`worker killed to job running elsewhere, lease ${leaseMs} ms`, took, leaseMs + 2000)
       }).pipe(Effect.provide(database), Effect.scoped),
-    60_000
+    240_000
   )
 
   it.live(
@@ -66,7 +66,7 @@ describe("recovery times", () => {
         assert.isAbove(took, graceMs, "the grace is given")
         within(`SIGTERM to job running elsewhere, grace ${graceMs} ms`, took, graceMs + 1000)
       }).pipe(Effect.provide(database), Effect.scoped),
-    60_000
+    240_000
   )
 
   it.live(
@@ -84,6 +84,6 @@ describe("recovery times", () => {
         const took = (yield* startOf(worker, "after", 20_000)) - upAt
         within("PostgreSQL accepts connections to new work claimed", took, 5000)
       }).pipe(Effect.scoped),
-    60_000
+    240_000
   )
 })

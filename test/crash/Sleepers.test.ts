@@ -55,5 +55,5 @@ it.live(
           OR (SELECT array_agg(b.step ORDER BY b.step) FROM body b WHERE b.job_id = j.id) <> '{after,before}')`
       assert.deepStrictEqual(wrong, [])
     }).pipe(Effect.provide(live), Effect.scoped),
-  60_000
+  240_000
 )

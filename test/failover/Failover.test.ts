@@ -166,5 +166,5 @@ it.live(
         )
       }
     }).pipe(Effect.scoped),
-  60_000
+  240_000
 )

@@ -113,5 +113,5 @@ it.live(
         assert.isAtLeast(share, 0.4, "share of the slots' time in which jobs ran")
       }).pipe(Fleet.explaining(fleet))
     }).pipe(Effect.provide(TestDatabase.layerWith({ client: { maxConnections: 6 } })), Effect.scoped),
-  90_000
+  240_000
 )

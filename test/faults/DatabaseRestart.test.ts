@@ -145,5 +145,5 @@ it.live(
         isUnharmed(world, pid)
       }).pipe(Child.explaining(child))
     }).pipe(Effect.scoped),
-  120_000
+  240_000
 )

@@ -163,7 +163,7 @@ layer(table.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices:
             1000
           )
         }).pipe(Effect.scoped),
-      60_000
+      240_000
     )
   }
 )

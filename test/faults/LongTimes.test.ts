@@ -64,5 +64,5 @@ it.live(
       yield* waitsFor("again", 40, since)
       yield* waitsFor("later", 40, since)
     }).pipe(Effect.provide(PostgresStore.layer.pipe(Layer.provideMerge(TestDatabase.layer))), Effect.scoped),
-  60_000
+  240_000
 )

@@ -81,7 +81,7 @@ layer(table.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices:
           assert.isAbove(least, LEASE_MS / 3)
           for (const worker of workers) assert.deepStrictEqual(worker.told("LeaseLost"), [])
         }).pipe(Effect.scoped),
-      40_000
+      240_000
     )
   }
 )
@@ -104,7 +104,7 @@ layer(TestDatabase.layer, { excludeTestServices: true })("A connection budget th
           assert.match(said, /controlConnections/)
         }
       }),
-    30_000
+    240_000
   )
 
   it.effect(
@@ -118,6 +118,6 @@ layer(TestDatabase.layer, { excludeTestServices: true })("A connection budget th
         assert.match(said, /\b16\b/)
         assert.match(said, /\b2[48]\b/)
       }).pipe(Effect.scoped),
-    30_000
+    240_000
   )
 })

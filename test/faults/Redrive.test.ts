@@ -56,7 +56,7 @@ layer(TestDatabase.layer, { excludeTestServices: true })("A redrive", (it) => {
           assert.deepStrictEqual(yield* counts("order"), { completed: 39, archived: 1 })
         }))
       }).pipe(Effect.scoped),
-    90_000
+    240_000
   )
 
   it.effect("outlives the workers that carry it out, and moves no job twice", () =>
@@ -103,5 +103,5 @@ layer(TestDatabase.layer, { excludeTestServices: true })("A redrive", (it) => {
       }))
       const [seen] = yield* sql`SELECT count(*)::int AS moves, count(DISTINCT job_id)::int AS jobs FROM move`
       assert.deepStrictEqual(seen, { moves: JOBS, jobs: JOBS })
-    }).pipe(Effect.scoped), 120_000)
+    }).pipe(Effect.scoped), 240_000)
 })

@@ -36,6 +36,6 @@ layer(TestDatabase.layer, { excludeTestServices: true })("Connections that go si
           assert.isTrue(Option.isSome(ended), "the program ends")
         }).pipe(Effect.ensuring(end))
       }).pipe(Effect.scoped),
-    70_000
+    240_000
   )
 })

@@ -59,5 +59,5 @@ it.live(
       assert.deepStrictEqual(worker.told("LeaseLost"), [])
       assert.isAbove(worker.told("StoreUnreachable").length, 0)
     }).pipe(Effect.scoped),
-  40_000
+  240_000
 )

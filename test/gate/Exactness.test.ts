@@ -145,5 +145,5 @@ it.live(
       const refilled = (Number(closed!.at) - Number(opened!.at)) * 1000
       assert.strictEqual(Number(closed!.units), START_UNITS + refilled - charged * 1000)
     }).pipe(Effect.provide(TestDatabase.layerWith({ client: { maxConnections: 6 } })), Effect.scoped),
-  120_000
+  240_000
 )

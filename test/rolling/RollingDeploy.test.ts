@@ -84,7 +84,7 @@ layer(TestDatabase.layer, { excludeTestServices: true })("A rolling deploy, with
         )
         yield* explain
       }).pipe(Effect.scoped),
-    60_000
+    240_000
   )
 })
 

@@ -216,7 +216,7 @@ layer(Store.layer, { excludeTestServices: true })("Policies", (it) => {
         }))
         yield* Fiber.join(fiber)
       }
-    }), 30_000)
+    }), 240_000)
 
   it.effect("an edit that waits for a transaction of the application does not hold up the gate", () =>
     Effect.gen(function*() {

@@ -108,6 +108,6 @@ layer(Workers.layer, { excludeTestServices: true, timeout: "1 minute" })("launch
         })
         yield* Workers.settled(heir, "completed")
       }),
-    60_000
+    240_000
   )
 })

@@ -73,7 +73,7 @@ export const settled = (id: string, ...states: ReadonlyArray<State | "deleted">)
 export const until = <A, E, R>(
   condition: Effect.Effect<Option.Option<A>, E, R>,
   what: string,
-  withinMs = 10_000
+  withinMs = 60_000
 ): Effect.Effect<A, E, R> => {
   const end = monotonicMs() + withinMs
   const look: Effect.Effect<A, E, R> = Effect.flatMap(
