@@ -14,7 +14,7 @@ const run = (name: string, url: string) =>
   Effect.promise((signal) =>
     promisify(execFile)(process.execPath, ["--conditions=headgate-source", join(examples, name, "main.ts")], {
       env: { ...process.env, DATABASE_URL: url },
-      timeout: 30_000,
+      timeout: 120_000,
       signal
     })
   )
