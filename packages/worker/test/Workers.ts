@@ -1,5 +1,6 @@
 /** Real workers over a fresh database, each with a scope of its own, and what became of their jobs. */
 import * as PgClient from "@effect/sql-pg/PgClient"
+import { assert } from "@effect/vitest"
 import {
   type Codec,
   Control,
@@ -89,6 +90,18 @@ export const until = <A, E, R>(
   return look
 }
 
+/** How late anything may be on a busy machine, where a process or the server may stand still for seconds. */
+const STALL_MS = 15_000
+
+/** Prints what it took beside what is promised. That may be exceeded by a stall, and by nothing that takes longer. */
+export const within = (what: string, tookMs: number, promisedMs: number): void => {
+  console.log(`${what}: ${Math.round(tookMs)} ms, of at most ${promisedMs} ms on a quiet machine`)
+  assert.isAtMost(tookMs, promisedMs + STALL_MS, what)
+}
+
+/** Holds up this thread and all its fibers, as a computation would, and leaves the processor to others. */
+export const block = (ms: number): void => void Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms)
+
 /** Waits for something that happens in this process. */
 export const untilTrue = (condition: () => boolean, what: string, withinMs?: number) =>
   until(Effect.sync(() => condition() ? Option.some(true) : Option.none()), what, withinMs)
@@ -142,7 +155,7 @@ export const eventually = <A, E, R>(
     withinMs
   )
 
-export const joined = <A, E>(fiber: Fiber.Fiber<A, E>) => Effect.timeout(Fiber.join(fiber), "20 seconds")
+export const joined = <A, E>(fiber: Fiber.Fiber<A, E>) => Effect.timeout(Fiber.join(fiber), "1 minute")
 
 /** Claims the next job of a task as a worker would that is not heard of again. */
 export const claimFor = Effect.fnUntraced(function*(worker: string, task: { readonly kind: string }, queue: string) {
