@@ -267,7 +267,7 @@ layer(Workers.layer, { excludeTestServices: true })("Attempt", (it) => {
     Effect.gen(function*() {
       const task = Task.make("overlap", {
         payload,
-        timeout: "100 millis",
+        timeout: "1 second",
         retry: Retry.fixed("1 millis"),
         maxAttempts: 2
       })
@@ -278,7 +278,7 @@ layer(Workers.layer, { excludeTestServices: true })("Attempt", (it) => {
         Effect.suspend(() => {
           starts++
           most = Math.max(most, ++running)
-          return Effect.uninterruptible(Effect.sleep(400))
+          return Effect.uninterruptible(Effect.sleep(2000))
         }).pipe(Effect.ensuring(Effect.sync(() => void running--)))
       )
       yield* Workers.start(handler, { queues: ["t2"], concurrency: 2 })

@@ -158,7 +158,7 @@ layer(Workers.layer, { excludeTestServices: true })("DeathCallbacks", (it) => {
       yield* startWith(task, ({ call }) =>
         call > 1 ? Effect.void : Effect.onInterrupt(Effect.never, () =>
           Effect.sync(() => void interrupted++)), {
-        timeout: "50 millis",
+        timeout: "1 second",
         retry: Retry.fixed("1 minute")
       }, { pollInterval: "20 millis" })
       yield* died(task)
@@ -213,7 +213,7 @@ layer(Workers.layer, { excludeTestServices: true })("DeathCallbacks", (it) => {
           breaking(task),
           breaking(other),
           task.onDeath(() => Effect.uninterruptible(Effect.andThen(Effect.sync(() => ++calls), Deferred.await(go))), {
-            timeout: "20 millis",
+            timeout: "1 second",
             retry: Retry.fixed("1 millis"),
             concurrency: 1
           }),

@@ -123,7 +123,7 @@ layer(Workers.layer, { excludeTestServices: true })("Dispatch", (it) => {
         for (const isInside of [false, true]) {
           // A handler that answers, and whose own finalizer dies behind that, has not answered: that is a defect of its own.
           if (isInside && (how === "succeeds" || how === "releases")) continue
-          const timeout = how === "times out" ? { timeout: "150 millis" } as const : {}
+          const timeout = how === "times out" ? { timeout: "2 seconds" } as const : {}
           const id = yield* task.enqueue({ how, isInside }, { queue: "u1", ...timeout })
           yield* Workers.settled(id, states[how])
           const { attempt, crashAttempt, reason } = yield* Workers.job(id)
@@ -161,7 +161,7 @@ layer(Workers.layer, { excludeTestServices: true })("Dispatch", (it) => {
         "is cancelled": "cancelled"
       } as const
       for (const how of hows) {
-        const timeout = how === "times out" ? { timeout: "150 millis" } as const : {}
+        const timeout = how === "times out" ? { timeout: "2 seconds" } as const : {}
         const id = yield* task.enqueue(how, { queue: "h1", ...timeout })
         if (how === "is cancelled") {
           yield* Workers.settled(id, "running")

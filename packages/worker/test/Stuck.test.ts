@@ -216,7 +216,7 @@ layer(Workers.layer, { excludeTestServices: true })("Stuck", (it) => {
   it.effect("an onStuck that throws, fails, dies or hangs is logged and harms nothing", () =>
     Effect.gen(function*() {
       const hows = ["throws", "fails", "dies", "hangs", "is deaf"] as const
-      const stuck = Task.make("stuck", { payload: Schema.Literals(hows), timeout: "100 millis", maxAttempts: 1 })
+      const stuck = Task.make("stuck", { payload: Schema.Literals(hows), timeout: "1 second", maxAttempts: 1 })
       const other = Task.make("other", { payload })
       const gate = yield* Deferred.make<void>()
       const ids = new Map<string, typeof hows[number]>()
@@ -261,7 +261,7 @@ layer(Workers.layer, { excludeTestServices: true })(
   (it) => {
     it.effect("hands over what waits there and its duties, claims nothing, and is back at work when a slot comes free", () =>
       Effect.gen(function*() {
-        const deaf = Task.make("deaf", { payload, timeout: "200 millis", maxAttempts: 1 })
+        const deaf = Task.make("deaf", { payload, timeout: "1 second", maxAttempts: 1 })
         const gate = yield* Deferred.make<void>()
         const options = { queues: ["h1"], concurrency: 1, pollInterval: "50 millis" } as const
         const deafHandler = deaf.toLayer(() => Effect.uninterruptible(Deferred.await(gate)))

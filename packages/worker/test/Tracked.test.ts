@@ -125,7 +125,7 @@ layer(Workers.layer, { excludeTestServices: true })("Tracked work", (it) => {
       const late = endless()
       const snoozed = endless()
       const waiting = Task.make("track-cancel", { payload })
-      const timed = Task.make("track-timeout", { payload, retry, timeout: "100 millis" })
+      const timed = Task.make("track-timeout", { payload, retry, timeout: "2 seconds" })
       const chosen = Task.make("track-snooze", { payload })
       yield* Workers.start(waiting.toLayer(() => Effect.asVoid(Job.track("w", cancelled.work))), { queues: ["t7"] })
       yield* Workers.start(timed.toLayer(() => Effect.asVoid(Job.track("w", late.work))), { queues: ["t8"] })
@@ -176,7 +176,7 @@ layer(Workers.layer, { excludeTestServices: true })("Tracked work", (it) => {
 
   it.effect("an attempt whose tracked work is deaf to its end is settled without it", () =>
     Effect.gen(function*() {
-      const task = Task.make("track-deaf", { payload, retry, timeout: "100 millis" })
+      const task = Task.make("track-deaf", { payload, retry, timeout: "2 seconds" })
       const gate = yield* Deferred.make<void>()
       const run = Effect.asVoid(Job.track("deaf", Effect.uninterruptible(Deferred.await(gate))))
       const worker = yield* Workers.start(task.toLayer(() => run), { queues: ["t16"], handlerGrace: "200 millis" })

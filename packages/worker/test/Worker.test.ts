@@ -202,7 +202,7 @@ layer(Workers.layer, { excludeTestServices: true })("Worker", (it) => {
   it.effect("handlers deaf to their timeout are settled without them; others run elsewhere, and the worker says it is stuck", () =>
     Effect.gen(function*() {
       const limits = [ConcurrencyLimit.make("w6", { scope: "key", max: 2 })]
-      const deaf = Task.make("deaf", { payload, timeout: "200 millis", maxAttempts: 1, limits })
+      const deaf = Task.make("deaf", { payload, timeout: "1 second", maxAttempts: 1, limits })
       const normal = Task.make("normal", { payload, limits })
       const release = yield* Deferred.make<void>()
       const late = yield* Deferred.make<boolean>()
