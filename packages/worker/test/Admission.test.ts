@@ -54,7 +54,7 @@ layer(Workers.layer, { excludeTestServices: true })("Admission", (it) => {
         shutdownGrace: 0
       })
       const long = yield* task.enqueue(true, { queue: "a3" })
-      yield* Workers.settled(long, "running")
+      yield* Workers.begins(long)
       const [id] = yield* task.enqueueAll([false], { queue: "a3" })
       yield* Workers.until(
         Effect.map(busy.health, ({ buffered }) => buffered === 1 ? Option.some(true) : Option.none()),

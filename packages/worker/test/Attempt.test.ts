@@ -333,7 +333,7 @@ layer(Workers.layer, { excludeTestServices: true })("Attempt", (it) => {
       )
       const worker = yield* Workers.start(handler, { queues: ["i2"], lease: "5 seconds" })
       const id = yield* task.enqueue(undefined, { queue: "i2" })
-      yield* Workers.settled(id, "running")
+      yield* Workers.begins(id)
       yield* Workers.cancel(id)
       assert.strictEqual(yield* Deferred.await(reason), "operator_cancel")
       assert.strictEqual(yield* Workers.stateOf(id), "cancelled")

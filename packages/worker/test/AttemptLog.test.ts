@@ -137,7 +137,7 @@ layer(Workers.layer, { excludeTestServices: true })("Attempt logs", (it) => {
         { queues: ["l7"] }
       )
       const cancelled = yield* lost.enqueue(undefined, { queue: "l7" })
-      yield* Workers.settled(cancelled, "running")
+      yield* Workers.begins(cancelled)
       yield* Workers.cancel(cancelled)
       assert.deepStrictEqual((yield* logs(cancelled)).map((log) => log?.lines), [undefined])
     }))

@@ -164,7 +164,7 @@ layer(Workers.layer, { excludeTestServices: true })("Dispatch", (it) => {
         const timeout = how === "times out" ? { timeout: "2 seconds" } as const : {}
         const id = yield* task.enqueue(how, { queue: "h1", ...timeout })
         if (how === "is cancelled") {
-          yield* Workers.settled(id, "running")
+          yield* Workers.begins(id)
           yield* Workers.cancel(id)
         }
         yield* Workers.settled(id, states[how])
@@ -187,7 +187,7 @@ layer(Workers.layer, { excludeTestServices: true })("Dispatch", (it) => {
       const worker = yield* Workers.start(handler, { queues: ["c1"], lease: "5 seconds", handlerGrace: "200 millis" })
       for (const how of ["dies", "hangs"] as const) {
         const id = yield* task.enqueue(how, { queue: "c1" })
-        yield* Workers.settled(id, "running")
+        yield* Workers.begins(id)
         yield* takeOver(id)
         yield* Workers.untilTrue(() => worker.told("LeaseLost", id).length === 1, "the loss to be told")
         assert.deepStrictEqual([yield* Workers.stateOf(id), yield* Workers.counters(id)], [

@@ -17,7 +17,7 @@ layer(Workers.layer, { excludeTestServices: true })("Drain", (it) => {
         shutdownGrace: "30 seconds"
       })
       const running = yield* task.enqueue(6500, { queue: "d1" })
-      yield* Workers.settled(running, "running")
+      yield* Workers.begins(running)
       const stopped = yield* Effect.forkChild(worker.stop)
       yield* Workers.eventually(worker.health, ({ status }) => status === "draining")
       const late = yield* task.enqueue(1, { queue: "d1" })
@@ -41,7 +41,7 @@ layer(Workers.layer, { excludeTestServices: true })("Drain", (it) => {
       )
       const worker = yield* Workers.start(handler, { queues: ["d2"], shutdownGrace: "100 millis" })
       const id = yield* task.enqueue(undefined, { queue: "d2" })
-      yield* Workers.settled(id, "running")
+      yield* Workers.begins(id)
       const before = yield* Workers.job(id)
       yield* worker.stop
       const after = yield* Workers.job(id)
@@ -64,7 +64,7 @@ layer(Workers.layer, { excludeTestServices: true })("Drain", (it) => {
       )
       const worker = yield* Workers.start(handler, { queues: ["d7"], lease: "5 seconds", shutdownGrace: "40 seconds" })
       const id = yield* task.enqueue(undefined, { queue: "d7" })
-      yield* Workers.settled(id, "running")
+      yield* Workers.begins(id)
       const stopped = yield* Effect.forkChild(worker.stop)
       yield* Workers.eventually(worker.health, ({ status }) => status === "draining")
       yield* Workers.cancel(id)
@@ -88,7 +88,7 @@ layer(Workers.layer, { excludeTestServices: true })("Drain", (it) => {
       const options = { queues: ["d8"], shutdownGrace: "50 millis", handlerGrace: "2 seconds" } as const
       const worker = yield* Workers.start(handler, options)
       const ids = yield* task.enqueueAll(["slow", "endless", "scope"], { queue: "d8" })
-      for (const id of ids) yield* Workers.settled(id, "running")
+      for (const id of ids) yield* Workers.begins(id)
       const stoppedAt = monotonicMs()
       yield* worker.stop
       Workers.within("a worker had drained", monotonicMs() - stoppedAt, 5000)
@@ -129,7 +129,7 @@ layer(Workers.layer, { excludeTestServices: true })("Drain", (it) => {
         handlerGrace: "100 millis"
       })
       const id = yield* task.enqueue(undefined, { queue: "d5" })
-      yield* Workers.settled(id, "running")
+      yield* Workers.begins(id)
       const startedAt = monotonicMs()
       yield* worker.stop
       Workers.within("a worker had drained", monotonicMs() - startedAt, 5000)

@@ -125,7 +125,7 @@ layer(Workers.layer, { excludeTestServices: true })("A worker that is told", (it
       const { handler, open, task } = yield* gated("restart")
       const worker = yield* Workers.start(handler, { queues: ["s5"], lease, shutdownGrace: "100 millis" })
       const id = yield* task.enqueue(undefined, { queue: "s5" })
-      yield* Workers.settled(id, "running")
+      yield* Workers.begins(id)
       const ended = yield* Effect.forkChild(worker.worker.ended)
       yield* tell(worker, "restart")
       yield* hasStatus(worker, "draining")
@@ -153,7 +153,7 @@ layer(Workers.layer, { excludeTestServices: true })("A worker that is told", (it
       )
       const worker = yield* Workers.start(handler, { queues: ["s6"], lease, shutdownGrace: "700 millis" })
       const id = yield* task.enqueue(undefined, { queue: "s6" })
-      yield* Workers.settled(id, "running")
+      yield* Workers.begins(id)
       yield* tell(worker, "restart")
       yield* hasStatus(worker, "draining")
       yield* tell(worker, "terminate")
@@ -173,7 +173,7 @@ layer(Workers.layer, { excludeTestServices: true })("A worker that is told", (it
         shutdownGrace: "200 millis"
       })
       const id = yield* task.enqueue(undefined, { queue: "s7" })
-      yield* Workers.settled(id, "running")
+      yield* Workers.begins(id)
       yield* tell(worker, "restart")
       yield* hasStatus(worker, "draining")
       const stoppedAt = monotonicMs()
@@ -186,7 +186,7 @@ layer(Workers.layer, { excludeTestServices: true })("A worker that is told", (it
     Effect.gen(function*() {
       const { handler, open, task } = yield* gated("at-once")
       const worker = yield* Workers.start(handler, { queues: ["s8"], lease, shutdownGrace: "30 seconds" })
-      yield* Workers.settled(yield* task.enqueue(undefined, { queue: "s8" }), "running")
+      yield* Workers.begins(yield* task.enqueue(undefined, { queue: "s8" }))
       const stopping = yield* Effect.forkChild(worker.stop, { startImmediately: true })
       assert.strictEqual((yield* worker.health).status, "draining")
       yield* open

@@ -268,7 +268,7 @@ layer(Workers.layer, { excludeTestServices: true })(
         const stuck = yield* Workers.start(deafHandler, { ...options, prefetch: 3, handlerGrace: "6 seconds" })
         yield* Workers.eventually(holders, (who) => who.length === 1 && who[0] === stuck.id)
         const id = yield* deaf.enqueue(undefined, { queue: "h1" })
-        yield* Workers.settled(id, "running")
+        yield* Workers.begins(id)
         const waiting = yield* deaf.enqueueAll([undefined, undefined, undefined], { queue: "h1" })
         yield* Workers.eventually(stuck.health, ({ buffered }) => buffered === 3)
         yield* Workers.eventually(stuck.health, ({ status }) => status === "stuck")

@@ -145,7 +145,7 @@ layer(Workers.layer, { excludeTestServices: true })("Worker", (it) => {
       const { proxy, use } = yield* Workers.throughProxy()
       yield* use(Workers.start(handler, { queues: ["w4"], lease: "10 seconds" }))
       const ids = yield* task.enqueueAll(Array.from({ length: 5 }), { queue: "w4" })
-      for (const id of ids) yield* Workers.settled(id, "running")
+      for (const id of ids) yield* Workers.begins(id)
       yield* proxy.cut
       // A renewal falls into it.
       yield* Effect.sleep(4000)

@@ -24,6 +24,9 @@ export const layer = PostgresStore.layer.pipe(Layer.provideMerge(TestDatabase.la
 
 export const pollingLayer = PostgresStore.layerWith({ listen: false }).pipe(Layer.provideMerge(TestDatabase.layer))
 
+/** Jobs that some worker of this process has started. */
+const begun = new Set<string>()
+
 /** A worker for the current scope. `stop` drains it; `events` is what its telemetry said. */
 export const start = Effect.fnUntraced(function*<Handlers, E, R>(
   handlers: Layer.Layer<Handlers, E, R>,
@@ -31,7 +34,13 @@ export const start = Effect.fnUntraced(function*<Handlers, E, R>(
 ) {
   const scope = yield* Scope.fork(yield* Effect.scope)
   const events: Array<Event> = []
-  const telemetry = Layer.succeed(Telemetry, { isListening: true, emit: (event) => void events.push(event) })
+  const telemetry = Layer.succeed(Telemetry, {
+    isListening: true,
+    emit: (event) => {
+      events.push(event)
+      if (event._tag === "JobStarted") begun.add(event.jobId)
+    }
+  })
   const live = Worker.layer({ pollInterval: "200 millis", shutdownGrace: "500 millis", ...options }).pipe(
     Layer.provide(handlers),
     Layer.provide(telemetry)
@@ -69,6 +78,9 @@ export const settled = (id: string, ...states: ReadonlyArray<State | "deleted">)
     Effect.map(stateOf(id), (state) => states.includes(state) ? Option.some(state) : Option.none()),
     `job ${id} to be ${states.join(" or ")}`
   )
+
+/** Waits until a worker of this process has begun to run the job: the store says `running` of what is only claimed, too. */
+export const begins = (id: string) => untilTrue(() => begun.has(id), `job ${id} to begin`)
 
 /** Waits until the condition holds; a test that waits in vain fails with what it waited for. */
 export const until = <A, E, R>(
