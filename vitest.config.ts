@@ -11,7 +11,7 @@ export default defineConfig({
     pool: "forks",
     maxWorkers: 2,
     execArgv: conditions.map((condition) => `--conditions=${condition}`),
-    testTimeout: 30_000,
-    hookTimeout: 60_000
+    testTimeout: 120_000,
+    hookTimeout: 120_000
   }
 })

@@ -14,7 +14,7 @@ const run = (name: string, url: string) =>
   Effect.promise((signal) =>
     promisify(execFile)(process.execPath, ["--conditions=headgate-source", join(examples, name, "main.ts")], {
       env: { ...process.env, DATABASE_URL: url },
-      timeout: 30_000,
+      timeout: 120_000,
       signal
     })
   )
@@ -26,7 +26,7 @@ describe.for(names)("examples/%s", (name) => {
       const { stderr, stdout } = yield* run(name, url)
       assert.strictEqual(stdout, readFileSync(join(examples, name, "expected.txt"), "utf8"))
       assert.strictEqual(stderr, "")
-    }).pipe(Effect.scoped), 60_000)
+    }).pipe(Effect.scoped), 240_000)
 
   it("fits on a page or two", () => {
     assert.isAtMost(readFileSync(join(examples, name, "main.ts"), "utf8").split("\n").length - 1, 80)

@@ -91,4 +91,4 @@ it.live("8 claimers at once claim each of 5,000 jobs once, in each of 20 rounds"
   }).pipe(
     Effect.provide(PostgresStore.layerWith({ listen: false }).pipe(Layer.provideMerge(TestDatabase.layer))),
     Effect.scoped
-  ), 120_000)
+  ), 240_000)

@@ -69,7 +69,7 @@ const promises = {
 
 const rounds = Effect.fnUntraced(function*(fleet: Fleet.Fleet) {
   for (let n = 0; n < ROUNDS; n++) {
-    const done = yield* Effect.timeoutOption(round(fleet, n, STAGES[n % STAGES.length]!), "20 seconds")
+    const done = yield* Effect.timeoutOption(round(fleet, n, STAGES[n % STAGES.length]!), "1 minute")
     // What the trail shows of it tells more than that it hangs.
     if (Option.isNone(done)) return n
   }

@@ -3,11 +3,13 @@ import { assert, it } from "@effect/vitest"
 import { type Claim, Gate, Job, LeaseId, Leases, Task, WorkerId } from "@headgate/core"
 import * as Outcome from "@headgate/core/Outcome"
 import { Effect, Fiber, Option, Schedule, Schema } from "effect"
+import * as Figure from "../faults/fixtures/Figure.ts"
 import * as Site from "../faults/fixtures/Site.ts"
 import * as Watch from "../faults/fixtures/Watch.ts"
 import * as Pair from "./fixtures/Pair.ts"
 
-const LEASE_MS = 3000
+/** Outlasts a stall of a busy machine. */
+const LEASE_MS = 10_000
 /** From when the address has moved. */
 const BACK_MS = 10_000
 
@@ -72,7 +74,7 @@ const completed = (sql: PgClient.PgClient) =>
 
 /** Until the store has answered, as every caller has to in an outage. */
 const persistently = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
-  Effect.timeout(Effect.retry(effect, Schedule.spaced(50)), BACK_MS)
+  Effect.timeout(Effect.retry(effect, Schedule.spaced(50)), "1 minute")
 
 it.live(
   "after a failover that lost commits work goes on within 10 seconds, no lease is accepted twice, and only what was lost runs again",
@@ -87,22 +89,21 @@ it.live(
       yield* site.use(Parcel.enqueue(undefined, { id: "parcel" }))
       yield* Watch.untilRow(
         pair.standby.sql<{ yes: boolean }>`SELECT count(*) > 20 AS yes FROM headgate.job WHERE state = 'completed'`,
-        "the standby to hear of the work",
-        25_000
+        "the standby to hear of the work"
       )
 
       yield* pair.splitOff
       const before = yield* completed(pair.standby.sql)
       const known = new Set(before.map(({ id }) => id))
       const lost = yield* site.use(claim("slow", 600_000))
-      yield* Watch.untilTrue(() => load.stored.size > known.size + 50, "work that the standby does not hear of", 25_000)
+      yield* Watch.untilTrue(() => load.stored.size > known.size + 50, "work that the standby does not hear of")
       yield* pair.failOver
       const movedAt = performance.now()
 
       // Every part finds the new primary: producers, claims, announcements, handlers' own writes and settlements.
       const isAfter = Effect.map(completed(pair.standby.sql), (rows) =>
         Option.fromUndefinedOr(rows.find(({ id }) => (load.stored.get(id) ?? 0) > movedAt)))
-      yield* Watch.until(isAfter, "a new order to be completed", BACK_MS)
+      yield* Watch.until(isAfter, "a new order to be completed")
       yield* persistently(site.use(PgClient.PgClient.use((sql) =>
         sql`INSERT INTO work VALUES ('', 'by hand')`
       )))
@@ -111,7 +112,7 @@ it.live(
         pair.standby.sql<{ yes: boolean }>`SELECT state = 'completed' AS yes FROM headgate.job WHERE id = ${last}`,
         "the last order to be completed"
       )
-      assert.isBelow(performance.now() - movedAt, BACK_MS)
+      Figure.within("a failover's address moved to all at work", performance.now() - movedAt, BACK_MS)
       assert.deepStrictEqual([...load.faults], ["StoreUnavailable"])
       yield* load.stop
 
@@ -136,8 +137,7 @@ it.live(
       yield* Watch.until(
         Effect.map(pair.standby.sql`SELECT id FROM headgate.job WHERE state <> 'completed'`, (rows) =>
           rows.length === 0 ? Option.some(true) : Option.none()),
-        "all jobs to be completed",
-        20_000
+        "all jobs to be completed"
       )
       const after = yield* completed(pair.standby.sql)
       const lostTail = (yield* completed(pair.primary.sql)).filter(({ id }) =>
@@ -161,10 +161,9 @@ it.live(
       for (const worker of workers) {
         yield* Watch.until(
           Effect.map(worker.health, ({ status }) => status === "working" ? Option.some(status) : Option.none()),
-          "the worker to be well",
-          BACK_MS
+          "the worker to be well"
         )
       }
     }).pipe(Effect.scoped),
-  60_000
+  240_000
 )

@@ -3,6 +3,9 @@ import { assert, layer } from "@effect/vitest"
 import { Fence, Job, JobId, LeaseId, Output, Progress, Task } from "@headgate/core"
 import { TestDatabase } from "@headgate/testkit"
 import { Deferred, Effect, Layer, Schema } from "effect"
+import * as Fs from "node:fs"
+import * as Os from "node:os"
+import * as Path from "node:path"
 import { Blocked, LEASE_MS, Other, QUEUE } from "./fixtures/blocked.ts"
 import * as Child from "./fixtures/Child.ts"
 import * as Holder from "./fixtures/Holder.ts"
@@ -42,7 +45,7 @@ const secondWorkers = Effect.fnUntraced(function*(site: Site.Site, { finish, ope
     })
   )
   const handlers = Layer.merge(handler, Busy.toLayer(() => Deferred.await(open)))
-  const options = { concurrency: 1, lease: LEASE_MS, pollInterval: "100 millis" as const }
+  const options = { concurrency: 1, pollInterval: "100 millis" as const }
   yield* site.use(Busy.enqueueAll([undefined, undefined]))
   const workers = [yield* site.work(handlers, options), yield* site.work(handlers, options)]
   yield* Watch.untilTrue(
@@ -60,6 +63,15 @@ const leaseOf = Effect.fnUntraced(function*(id: string) {
   return { jobId: JobId.make(id), leaseId: LeaseId.make(row.lease_id), fence: Fence.make(Number(row.fence)) }
 })
 
+/** The path of a file that is still to be written, in a folder of the scope's. */
+const newFile = Effect.map(
+  Effect.acquireRelease(
+    Effect.sync(() => Fs.mkdtempSync(Path.join(Os.tmpdir(), "blocked-"))),
+    (folder) => Effect.sync(() => Fs.rmSync(folder, { recursive: true }))
+  ),
+  (folder) => Path.join(folder, "wake")
+)
+
 layer(prepared.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices: true })(
   "A blocked event loop",
   (it) => {
@@ -73,17 +85,13 @@ layer(prepared.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServic
           const isOver = yield* Deferred.make<void>()
           const finish = (id: string) => id === "held" ? Deferred.await(isOver) : Effect.void
           const second = yield* secondWorkers(site, { open, finish })
-          const first = yield* Child.start(entry, {
-            DATABASE_URL: url,
-            MAX_BLOCKED_MS: "0",
-            SPIN_MS: String(2.5 * LEASE_MS)
-          })
+          const wakeFile = yield* newFile
+          const first = yield* Child.start(entry, { DATABASE_URL: url, WAKE_FILE: wakeFile })
           yield* site.use(Blocked.enqueue({ fails: false }, { id: "ended" }))
           yield* site.use(Blocked.enqueue({ fails: true }, { id: "held" }))
           yield* Watch.untilTrue(
             () => first.told("started").length === 2,
-            "the first worker to start both jobs",
-            25_000
+            "the first worker to start both jobs"
           )
           const stale = yield* Effect.forEach(["ended", "held"], leaseOf)
           yield* Deferred.succeed(open, undefined)
@@ -103,6 +111,7 @@ layer(prepared.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServic
           })
           assert.deepInclude(ended[0], { attempt: 0, crash_attempt: 1, marks: ["second"] })
 
+          Fs.writeFileSync(wakeFile, "")
           yield* Watch.untilTrue(() => first.told("tried").length === 2, "the first worker to wake up and try").pipe(
             Child.explaining(first)
           )
@@ -141,7 +150,7 @@ layer(prepared.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServic
             assert.lengthOf(heard.filter((text) => text.includes("JobEnded")), 0)
           }
         }).pipe(Effect.scoped),
-      40_000
+      240_000
     )
 
     it.effect(
@@ -155,9 +164,9 @@ layer(prepared.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServic
             open,
             finish: () => Effect.void
           })
-          const first = yield* Child.start(entry, { DATABASE_URL: url, SPIN_MS: String(3 * LEASE_MS) })
+          const first = yield* Child.start(entry, { DATABASE_URL: url, BLOCKED_MS: String(3 * LEASE_MS) })
           yield* site.use(Blocked.enqueue({ fails: false }, { id: "kept" }))
-          yield* Watch.untilTrue(() => first.told("started").length === 1, "the first worker to start", 25_000)
+          yield* Watch.untilTrue(() => first.told("started").length === 1, "the first worker to start")
           yield* Deferred.succeed(open, undefined)
           yield* site.use(Watch.reaches("kept", "completed"))
           assert.deepInclude((yield* Holder.written("kept"))[0], {
@@ -169,7 +178,7 @@ layer(prepared.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServic
           assert.lengthOf(second.flatMap((worker) => worker.told("JobStarted", "kept")), 0)
           assert.lengthOf(first.told("event").filter(({ event }) => JSON.stringify(event).includes("LeaseLost")), 0)
         }).pipe(Effect.scoped),
-      30_000
+      240_000
     )
   }
 )

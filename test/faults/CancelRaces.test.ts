@@ -4,11 +4,13 @@ import { type CancelAnswer, Job, Retry, type State, Task } from "@headgate/core"
 import { TcpProxy, TestDatabase } from "@headgate/testkit"
 import { Deferred, Effect, Fiber, Layer, Option, Schema } from "effect"
 import * as Barrier from "./fixtures/Barrier.ts"
+import * as Figure from "./fixtures/Figure.ts"
 import * as Site from "./fixtures/Site.ts"
 import * as Watch from "./fixtures/Watch.ts"
 
 const REPEATS = 50
-const LEASE_MS = 1600
+/** Outlasts a stall of a busy machine. */
+const LEASE_MS = 10_000
 /** A worker renews each quarter of a lease. */
 const RENEWAL_MS = LEASE_MS / 4
 
@@ -46,8 +48,12 @@ interface Ask {
   readonly askedAt: number
 }
 
+/** Asked again where the wait for somebody else's transaction was given up. */
 const cancel = (id: string) =>
-  Effect.map(Watch.cancel(id), (answer): Ask => ({ id, answer, askedAt: performance.now() }))
+  Effect.map(
+    Effect.retry(Watch.cancel(id), { while: ({ _tag }) => _tag === "StoreUnavailable" }),
+    (answer): Ask => ({ id, answer, askedAt: performance.now() })
+  )
 
 const settings = { lease: LEASE_MS, pollInterval: "50 millis" as const, concurrency: 2 * REPEATS }
 
@@ -63,7 +69,6 @@ const rows = Effect.fnUntraced(function*(ids: ReadonlyArray<string>) {
 /** Each answer names the state its job is in now and two renewals later, and no cancelled job counts anything. */
 const answersHold = Effect.fnUntraced(function*(asks: ReadonlyArray<Ask>) {
   const ids = asks.map(({ id }) => id)
-  yield* Effect.sleep(2 * RENEWAL_MS)
   const before = yield* rows(ids)
   for (const { answer, id } of asks) {
     const row = before.get(id)
@@ -74,18 +79,16 @@ const answersHold = Effect.fnUntraced(function*(asks: ReadonlyArray<Ask>) {
   assert.deepStrictEqual(yield* rows(ids), before)
 })
 
-/** The handlers of those jobs that were started at all were told why, within a renewal's time of the answer. */
-const wereTold = (seen: Seen, asks: ReadonlyArray<Ask>) => {
-  for (const { askedAt, id } of asks) {
-    if (!seen.starts.has(id)) continue
-    const told = seen.interruptions.get(id)
-    assert.strictEqual(told?.reason, "operator_cancel", id)
-    assert.isBelow((told?.at ?? 0) - askedAt, RENEWAL_MS + SLACK_MS, id)
-  }
-}
-
-/** For a machine with more to do. */
-const SLACK_MS = 500
+/** The handlers of those jobs that were started at all are told why, within a renewal's time of the answer. */
+const areTold = Effect.fnUntraced(function*(seen: Seen, asks: ReadonlyArray<Ask>) {
+  const started = asks.filter(({ id }) => seen.starts.has(id))
+  yield* Watch.untilTrue(() => started.every(({ id }) => seen.interruptions.has(id)), "all handlers to be told")
+  const told = started.map(({ askedAt, id }) => ({ ...seen.interruptions.get(id), askedAt }))
+  assert.deepStrictEqual([...new Set(told.map(({ reason }) => reason))], ["operator_cancel"])
+  const waits = told.map(({ askedAt, at = Infinity }) => at - askedAt)
+  // As good as at once beside a renewal.
+  Figure.within(`${told.length} handlers were told of a cancel`, Math.max(...waits), RENEWAL_MS + 500)
+})
 
 const repeat = <A, E, R>(once: (n: number) => Effect.Effect<A, E, R>) =>
   Effect.forEach(Array.from({ length: REPEATS }, (_, n) => n), once)
@@ -111,14 +114,14 @@ layer(live, { excludeTestServices: true })("A cancel", (it) => {
           yield* claims.raise
           return yield* Fiber.join(asking)
         }))
+        yield* areTold(seen, asks)
         yield* answersHold(asks)
         assert.deepStrictEqual([...new Set(asks.map(({ answer }) => answer))], ["cancelled"])
-        wereTold(seen, asks)
         assert.isAtMost(Math.max(0, ...seen.starts.values()), 1)
         assert.deepStrictEqual(worker.told("JobEnded"), [])
         yield* worker.stop
       }).pipe(Effect.scoped),
-    40_000
+    240_000
   )
 
   it.effect(
@@ -144,18 +147,18 @@ layer(live, { excludeTestServices: true })("A cancel", (it) => {
         assert.strictEqual(seen.starts.size, 0)
         const half = REPEATS / 2
         const early = yield* site.use(Effect.forEach(ids.slice(0, half), cancel))
-        yield* Effect.sleep(RENEWAL_MS + SLACK_MS)
+        yield* Watch.untilTrue(() => worker.told("LeaseLost").length === half, "the worker to let go of the first half")
         const late = yield* site.use(Effect.forEach(ids.slice(half), cancel))
         yield* Deferred.succeed(isFree, undefined)
         const asks = [...early, ...late]
+        yield* Watch.untilTrue(() => worker.told("LeaseLost").length === REPEATS, "the worker to let go of all of them")
         yield* answersHold(asks)
         assert.deepStrictEqual([...new Set(asks.map(({ answer }) => answer))], ["cancelled"])
         for (const { id } of early) assert.isFalse(seen.starts.has(id), "the worker was told before there was a slot")
-        yield* Watch.untilTrue(() => worker.told("LeaseLost").length === REPEATS, "the worker to let go of all of them")
         for (const [id, { reason }] of seen.interruptions) assert.strictEqual(reason, "operator_cancel", id)
         assert.strictEqual(seen.interruptions.size, seen.starts.size)
       }).pipe(Effect.scoped),
-    40_000
+    240_000
   )
 
   it.effect(
@@ -169,14 +172,14 @@ layer(live, { excludeTestServices: true })("A cancel", (it) => {
         const ids = yield* site.use(Race.enqueueAll(Array.from({ length: REPEATS }, () => "hang" as const)))
         yield* Watch.untilTrue(() => seen.starts.size === REPEATS, "all handlers to run")
         const asks = yield* Effect.forEach(ids, (id) => Effect.delay(site.use(cancel(id)), 10))
+        yield* areTold(seen, asks)
         yield* answersHold(asks)
         assert.deepStrictEqual([...new Set(asks.map(({ answer }) => answer))], ["cancelled"])
         assert.strictEqual(seen.interruptions.size, REPEATS)
-        wereTold(seen, asks)
         const lost = worker.told("LeaseLost").map((event) => "reason" in event ? event.reason : "")
         assert.deepStrictEqual(lost, Array.from({ length: REPEATS }, () => "operator_cancel"))
       }).pipe(Effect.scoped),
-    30_000
+    240_000
   )
 
   it.effect(
@@ -211,7 +214,7 @@ layer(live, { excludeTestServices: true })("A cancel", (it) => {
           assert.strictEqual(seen.starts.get(id), 1)
         }
       }).pipe(Effect.scoped),
-    40_000
+    240_000
   )
 
   it.effect("that comes before the end is stored wins: the end is refused", () =>
@@ -226,7 +229,7 @@ layer(live, { excludeTestServices: true })("A cancel", (it) => {
         // The first try of the settlement never arrives; there is time for an operator before the next.
         const { fired } = yield* proxy.dropOn({ sql: /"headgate"\.(succeed|settle)\(/, moment: "before" })
         const id = yield* site.use(Race.enqueue(n % 2 === 0 ? "succeed" : "fail"))
-        yield* Effect.timeout(fired, "5 seconds")
+        yield* Effect.timeout(fired, "1 minute")
         const ask = yield* site.use(cancel(id))
         yield* Watch.untilTrue(
           () => worker.told("LeaseLost", id).length + worker.told("JobEnded", id).length > 0,
@@ -239,7 +242,7 @@ layer(live, { excludeTestServices: true })("A cancel", (it) => {
       yield* answersHold(won)
       for (const { id } of won) assert.deepStrictEqual(worker.told("JobEnded", id), [])
       for (const { id } of won) assert.deepInclude({ ...(yield* rows([id])).get(id) }, { result: null })
-    }).pipe(Effect.scoped), 40_000)
+    }).pipe(Effect.scoped), 240_000)
 
   it.effect(
     "given twice at once is answered twice alike, and one of a completed job says so, as often as asked",
@@ -263,6 +266,6 @@ layer(live, { excludeTestServices: true })("A cancel", (it) => {
         assert.deepStrictEqual(yield* twice(id), ["already_completed", "already_completed"])
         assert.deepStrictEqual(yield* rows([id]), before)
       }).pipe(Effect.scoped),
-    40_000
+    240_000
   )
 })

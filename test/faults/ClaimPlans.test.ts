@@ -60,6 +60,6 @@ layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestSe
           }
         }
       }),
-    60_000
+    240_000
   )
 })

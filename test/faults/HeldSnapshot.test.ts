@@ -78,7 +78,7 @@ layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestSe
             assert.isTrue([fresh, ...held].every(({ claimed }) => claimed === 10))
             assert.isAtMost(buffers[94]!, 10 * fresh.buffers)
           }).pipe(Effect.scoped),
-        60_000
+        240_000
       )
     }
   }

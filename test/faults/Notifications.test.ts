@@ -44,7 +44,7 @@ layer(TestDatabase.layer, { excludeTestServices: true })("Word of new work", (it
       yield* startedWithin(15_000, starts, during, healedAt)
       const after = yield* enqueueTen(producer, "healed")
       yield* startedWithin(2000, starts, after)
-    }).pipe(Effect.scoped), 45_000)
+    }).pipe(Effect.scoped), 240_000)
 
   it.effect("comes within two seconds after a database that was down for six", () =>
     Effect.gen(function*() {
@@ -65,7 +65,7 @@ layer(TestDatabase.layer, { excludeTestServices: true })("Word of new work", (it
       yield* startedWithin(2000, starts, during, upAt)
       const after = yield* enqueueTen(site, "up")
       yield* startedWithin(2000, starts, after)
-    }).pipe(Effect.scoped), 60_000)
+    }).pipe(Effect.scoped), 240_000)
 
   it.effect("that cannot come shows in the worker's health until it can, and jobs start by polling meanwhile", () =>
     Effect.gen(function*() {

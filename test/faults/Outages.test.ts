@@ -17,7 +17,7 @@ const open = Effect.gen(function*() {
 const live = Chores.table.pipe(Layer.provideMerge(TestDatabase.layer))
 
 /** Both wait more than they work, so they do it together. */
-const together = { timeout: 60_000, concurrent: true }
+const together = { timeout: 240_000, concurrent: true }
 
 it.live(
   "half a minute without the database, half of it in silence, loses nothing and is charged nothing",
@@ -37,7 +37,7 @@ it.live(
       yield* Effect.sleep("15 seconds")
       yield* proxy.heal
       const before = steady.ids.length
-      yield* Watch.untilTrue(() => steady.ids.length > before + 5, "the producer to get through", 15_000)
+      yield* Watch.untilTrue(() => steady.ids.length > before + 5, "the producer to get through")
       yield* steady.stop
       const ids = [...steady.ids, ...long]
       yield* Chores.ended(ids)
@@ -64,8 +64,7 @@ it.live(
       yield* Watch.untilTrue(
         () =>
           producers.every(({ ids }) => ids.length >= 2),
-        "jobs to be stored",
-        20_000
+        "jobs to be stored"
       )
       yield* Effect.forEach(producers, ({ stop }) => stop)
       const ids = producers.flatMap(({ ids }) => ids)

@@ -57,7 +57,7 @@ layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestSe
           const [seen] = yield* sql`SELECT count(*)::int AS n FROM headgate.job WHERE state = 'available'`
           assert.deepStrictEqual(seen, { n: 50_000 })
         }),
-      60_000
+      240_000
     )
 
     it.effect("the largest stage is judged by one look at each of its jobs", () =>
@@ -71,7 +71,7 @@ layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestSe
         assert.strictEqual(yield* steps(0, 10_001), 0)
         const [seen] = yield* sql`SELECT stage_moved, ended::int FROM headgate.redrive WHERE id = 'staged'`
         assert.deepStrictEqual(seen, { stage_moved: 0, ended: 10_000 })
-      }), 60_000)
+      }), 240_000)
 
     it.effect(
       "what 5,000 jobs died of is found by one look at each, and one at its latest attempt",
@@ -98,7 +98,7 @@ layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestSe
             }))
           }
         }),
-      60_000
+      240_000
     )
   }
 )

@@ -106,6 +106,6 @@ layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestSe
         assert.strictEqual((yield* claim(10)).length, CEILING)
         assert.deepStrictEqual(yield* claim(10), [])
       }),
-    60_000
+    240_000
   )
 })

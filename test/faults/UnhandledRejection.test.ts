@@ -33,5 +33,5 @@ it.live(
         assert.isTrue(child.isAlive())
       }).pipe(Child.explaining(child))
     }).pipe(Effect.provide(PostgresStore.layer.pipe(Layer.provideMerge(TestDatabase.layer))), Effect.scoped),
-  40_000
+  240_000
 )

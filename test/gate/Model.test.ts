@@ -20,6 +20,6 @@ layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestSe
         })
         yield* Effect.promise(() => fc.assert(property, { numRuns: SEQUENCES, seed, endOnFailure: false }))
       }),
-    300_000
+    900_000
   )
 })

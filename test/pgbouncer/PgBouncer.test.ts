@@ -2,7 +2,7 @@ import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
 import { Policies } from "@headgate/core"
 import { TestDatabase } from "@headgate/testkit"
-import { Context, Effect, Exit, Layer } from "effect"
+import { Context, Effect, Exit, Layer, Option } from "effect"
 import type { Working } from "../faults/fixtures/Site.ts"
 import * as Site from "../faults/fixtures/Site.ts"
 import * as Watch from "../faults/fixtures/Watch.ts"
@@ -23,7 +23,7 @@ const program = Layer.effect(
     const site = yield* Site.open(yield* PgBouncer.start(url, POOL), pooled)
     yield* site.use(PgClient.PgClient.use((sql) => sql`CREATE TABLE note (id text NOT NULL, what text NOT NULL)`))
     yield* site.use(Policies.use((policies) => policies.apply([Tour.Budget, Tour.OneAtATime])))
-    const worker = yield* site.work(Tour.handlers, { pollInterval: "200 millis", lease: "4 seconds" })
+    const worker = yield* site.work(Tour.handlers, { pollInterval: "200 millis", lease: "12 seconds" })
     return { ...site, worker }
   })
 )
@@ -126,7 +126,11 @@ layer(program.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestService
           ),
           [0, 0, 0, 0]
         )
-        assert.strictEqual((yield* worker.health).status, "working")
+        const isWell = Effect.map(
+          worker.health,
+          ({ status }) => status === "working" ? Option.some(status) : Option.none()
+        )
+        yield* Watch.until(isWell, "the worker to be well")
       }))
   }
 )

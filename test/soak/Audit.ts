@@ -21,15 +21,21 @@ export interface Said {
   readonly nonce?: string
 }
 
+/** The kind of what was no fault of ours. */
+export const SLOW = "machine too slow"
+
 export class Audit extends Context.Service<Audit, {
   readonly say: (what: What, said?: Said) => Effect.Effect<void, never, Job>
   readonly intend: (orders: ReadonlyArray<Order>) => Effect.Effect<void>
   readonly answered: (jobId: string, said: string, holder?: string) => Effect.Effect<void>
   readonly cancelling: (jobId: string, said?: string) => Effect.Effect<void>
+  /** Since then, of `performance.now()`, the machine has kept this process waiting, or all of them. */
+  readonly slow: (who: "this process" | "all", from: number) => Effect.Effect<void>
   /** Jobs that are not finished: producers wait while there are too many. */
   readonly backlog: Effect.Effect<number>
 }>()("soak/Audit") {
-  static readonly layer = Layer.effect(
+  /** Over the client that there is. */
+  static readonly layerClient = Layer.effect(
     this,
     Effect.map(PgClient.PgClient, (sql) =>
       Audit.of({
@@ -51,13 +57,24 @@ export class Audit extends Context.Service<Audit, {
           persistently(sql`INSERT INTO audit.answer (job_id, said, holder) VALUES (${jobId}, ${said}, ${holder})`),
         cancelling: (jobId, said) =>
           persistently(sql`INSERT INTO audit.cancelling (job_id, said) VALUES (${jobId}, ${said ?? null})`),
+        slow: (who, from) => {
+          const to = performance.now()
+          return persistently(Effect.suspend(() => {
+            const sinceMs = performance.now() - to
+            return sql`INSERT INTO audit.fault (kind, pids, began_ms, ended_ms) VALUES (${SLOW},
+              nullif(${who === "all" ? "" : `{${process.pid}}`}, '')::text::int[],
+              audit.now_ms() - ${Math.ceil(sinceMs + to - from)}::int, audit.now_ms() - ${Math.floor(sinceMs)}::int)`
+          }))
+        },
         backlog: Effect.map(
           again(sql<{ n: number }>`SELECT count(*)::int AS n FROM headgate.job
             WHERE state IN ('available', 'scheduled', 'retryable', 'running')`),
           ([row]) => row?.n ?? 0
         )
       }))
-  ).pipe(
+  )
+
+  static readonly layer = this.layerClient.pipe(
     Layer.provide(PgClient.layerConfig({
       url: Config.Redacted("AUDIT_URL"),
       applicationName: Config.succeed("soak audit"),

@@ -4,7 +4,8 @@
  *   intent, answer, cancelling   what producers are about to store or cancel, and what they were told
  *   word, effect, family         what handlers are about to do and were told; what is written inside transactions
  *   move, record, ending         what the store's tables went through, from triggers, in the transactions that did it
- *   fault                        what was done to the processes, the connections and the server
+ *   fault                        what was done to the processes, the connections and the server, and when they were slow
+ *   pulse                        written to find out whether the server is slow
  *
  * Handlers put their fence into every value they store, so that a row tells whose write it was, whatever the store took
  * it for. Times are of the server's clock, read without the store's own function.
@@ -29,6 +30,7 @@ const tables = [
     fence bigint NOT NULL, what text NOT NULL, step text, nonce text, at_ms bigint NOT NULL DEFAULT audit.now_ms())`,
   `CREATE INDEX ON audit.word (job_id, fence, what)`,
   `CREATE TABLE audit.fault (kind text NOT NULL, pids int[], began_ms bigint NOT NULL, ended_ms bigint NOT NULL)`,
+  `CREATE TABLE audit.pulse AS SELECT 0 AS beats`,
   `CREATE TABLE audit.move (seq bigint GENERATED ALWAYS AS IDENTITY, xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
     at_ms bigint NOT NULL DEFAULT audit.now_ms(), job_id text NOT NULL, kind text NOT NULL, queue text NOT NULL,
     partition_key text NOT NULL, unique_key bytea, worker text, lease_id uuid, from_state text, state text NOT NULL,

@@ -1,7 +1,6 @@
 /** Draws faults at random, a few at a time, and keeps account of them. */
 import * as PgClient from "@effect/sql-pg/PgClient"
 import * as Effect from "effect/Effect"
-import type * as Scope from "effect/Scope"
 import * as Dice from "../crash/fixtures/Dice.ts"
 import { again } from "./Audit.ts"
 import { type Fault, faults, type Touched } from "./Faults.ts"
@@ -9,10 +8,6 @@ import { CALM_MS, FAULTS_AT_ONCE } from "./Pace.ts"
 import type { Site } from "./Site.ts"
 
 const deck = faults.flatMap((fault) => Array.from({ length: fault.share }, () => fault))
-
-/** A part of this process that comes so late shows that the machine, and not the store, was slow. */
-const STALL_MS = 400
-const LOOK_MS = 100
 
 /** Until it is interrupted; then what goes on is ended, and the site is whole again. */
 export const drive = Effect.fnUntraced(function*(site: Site, seed: number, millis: number) {
@@ -44,16 +39,3 @@ const record = Effect.fnUntraced(function*(kind: string, touched: Touched, began
   yield* again(sql`INSERT INTO audit.fault (kind, pids, began_ms, ended_ms)
     VALUES (${kind}, nullif(${pids}, '')::text::int[], ${BigInt(beganMs)}, ${BigInt(endedMs)})`)
 })
-
-export const STALL = "machine too slow"
-
-/** Notes when this process was not served in time: no fault of ours, but an explanation. */
-export const watchForStalls: Effect.Effect<void, never, PgClient.PgClient | Scope.Scope> = Effect.asVoid(
-  Effect.forkScoped(Effect.gen(function*() {
-    while (true) {
-      const beganMs = Date.now()
-      yield* Effect.sleep(LOOK_MS)
-      if (Date.now() - beganMs > LOOK_MS + STALL_MS) yield* record(STALL, "all", beganMs)
-    }
-  }))
-)

@@ -1,7 +1,7 @@
 /** What the soak was made of, told from its audit. */
 import * as PgClient from "@effect/sql-pg/PgClient"
 import * as Effect from "effect/Effect"
-import { STALL } from "./FaultDriver.ts"
+import { SLOW } from "./Audit.ts"
 
 export const jobs = Effect.gen(function*() {
   const sql = yield* PgClient.PgClient
@@ -12,7 +12,7 @@ export const jobs = Effect.gen(function*() {
 export const faults = Effect.gen(function*() {
   const sql = yield* PgClient.PgClient
   return yield* sql<{ kind: string; n: number }>`SELECT kind, count(*)::int AS n FROM audit.fault
-    WHERE kind <> ${STALL} GROUP BY kind ORDER BY n DESC, kind`
+    WHERE kind <> ${SLOW} GROUP BY kind ORDER BY n DESC, kind`
 })
 
 const lines: Readonly<Record<string, string>> = {

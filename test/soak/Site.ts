@@ -40,7 +40,7 @@ export interface Site {
 /** Connections of this process, straight to the server; no fault ends them but the server's own. */
 export const WATCHER = "soak watcher"
 export const watcher = (url: string) =>
-  PgClient.layer({ url: Redacted.make(url), maxConnections: 3, applicationName: WATCHER })
+  PgClient.layer({ url: Redacted.make(url), maxConnections: 5, applicationName: WATCHER })
 
 /** Of no machine's clock: an hour and more off. */
 const SKEWS_MS = [0, 7_200_000, -5_400_000, 90_000]

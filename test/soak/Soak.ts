@@ -2,24 +2,31 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import type { EmbeddedPostgres } from "@headgate/testkit"
 import * as Effect from "effect/Effect"
-import { again } from "./Audit.ts"
+import * as Layer from "effect/Layer"
+import { again, Audit } from "./Audit.ts"
 import * as Checker from "./Checker.ts"
 import * as FaultDriver from "./FaultDriver.ts"
 import * as Figures from "./Figures.ts"
 import { DRAIN_MS, STUCK_MS } from "./Pace.ts"
 import * as Site from "./Site.ts"
+import * as Stalls from "./Stalls.ts"
 
 /** Answers how often a promise was broken. The last line printed is the sum of it all. */
 export const run = Effect.fnUntraced(function*(minutes: number, seed: number) {
   const server = yield* Site.startServer
   yield* Site.prepare(server.url)
-  return yield* Effect.provide(soak(server, minutes, seed), Site.watcher(server.url))
+  return yield* Effect.provide(
+    soak(server, minutes, seed),
+    Layer.provideMerge(Audit.layerClient, Site.watcher(server.url))
+  )
 }, Effect.scoped)
 
 const soak = Effect.fnUntraced(function*(server: EmbeddedPostgres.Server, minutes: number, seed: number) {
   const site = yield* Site.open(server, seed)
   yield* until(Effect.sync(() => site.places.every(({ pid }) => pid() !== undefined)), START_MS)
-  yield* FaultDriver.watchForStalls
+  // Everybody's proxies are in this process.
+  yield* Effect.forkScoped(Stalls.watchProcess("all"))
+  yield* Effect.forkScoped(Stalls.watchServer)
   console.log(`soak of ${minutes} min, seed ${seed}`)
   yield* FaultDriver.drive(site, seed, minutes * 60_000)
   yield* site.dismissProducers

@@ -1,17 +1,20 @@
 /** A worker process of the soak. */
 import * as PgClient from "@effect/sql-pg/PgClient"
 import * as Config from "effect/Config"
+import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import { launch, PostgresStore, Worker } from "headgate"
 import { sayUp, toldToGo } from "../crash/fixtures/Up.ts"
 import { Audit } from "./Audit.ts"
 import { handlers } from "./Handlers.ts"
 import { CONCURRENCY, LEASE_MS } from "./Pace.ts"
+import * as Stalls from "./Stalls.ts"
 
 await toldToGo()
 
 launch(
-  sayUp.pipe(
+  Layer.effectDiscard(Effect.forkScoped(Stalls.watchProcess("this process"))).pipe(
+    Layer.provideMerge(sayUp),
     Layer.provideMerge(
       Worker.layer({
         name: "soak",

@@ -76,7 +76,7 @@ layer(Jobs.layer, { excludeTestServices: true })("Control", (it) => {
           { startImmediately: true }
         )
         assert.deepStrictEqual(yield* inOrder("not held"), ["free"])
-        return yield* Effect.timeout(Fiber.join(cancels), "4 seconds")
+        return yield* Effect.timeout(Fiber.join(cancels), "1 minute")
       }))
       assert.deepStrictEqual(refused.map(({ _tag }) => _tag), Array(4).fill("StoreUnavailable"))
     }).pipe(Effect.scoped))

@@ -248,7 +248,7 @@ layer(Store.layer, { excludeTestServices: true })("DeathCallbacks", (it) => {
       const fiber = yield* sql.withTransaction(Effect.gen(function*() {
         yield* sql`SELECT * FROM headgate.callback WHERE kind = ${kind} FOR UPDATE`
         const rival = yield* Effect.forkDetach(claimed(kind))
-        return yield* Effect.timeout(Fiber.join(rival), "2 seconds")
+        return yield* Effect.timeout(Fiber.join(rival), "1 minute")
       }))
       assert.deepStrictEqual(fiber, [])
       assert.lengthOf(yield* claimed(kind), 1)

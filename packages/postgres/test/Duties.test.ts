@@ -86,7 +86,7 @@ layer(Jobs.layer, { excludeTestServices: true })("Duties", (it) => {
         assert.deepStrictEqual(yield* duties.expireDue(10), [Jobs.jobId("free")])
         assert.strictEqual((yield* duties.promoteDue(10)).promoted, 0)
         assert.strictEqual(yield* duties.evictRetained(10), 0)
-      })).pipe(Effect.timeout("5 seconds"))
+      })).pipe(Effect.timeout("1 minute"))
       assert.deepStrictEqual([...(yield* duties.expireDue(10))].sort(), ["held", "held late"])
     }))
 

@@ -569,5 +569,5 @@ layer(store, { excludeTestServices: true })("Explain", (it) => {
       }))
       assert.strictEqual(after.scans - before.scans, 0)
       assert.isBelow(after.rows - before.rows, 20_000)
-    }), 60_000)
+    }), 240_000)
 })

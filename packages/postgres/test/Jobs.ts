@@ -78,7 +78,7 @@ export const waitingForLocks = Effect.fnUntraced(function*(count: number) {
   const { client } = yield* ControlSql.ControlSql
   const waiting = client<{ n: number }>`SELECT count(*)::int AS n FROM pg_stat_activity
     WHERE wait_event_type = 'Lock' AND datname = current_database()`
-  yield* Effect.timeout(Effect.repeat(waiting, { until: ([row]) => row?.n === count }), "5 seconds")
+  yield* Effect.timeout(Effect.repeat(waiting, { until: ([row]) => row?.n === count }), "1 minute")
 })
 
 const defaults = (state: State, now: number): Seed => ({

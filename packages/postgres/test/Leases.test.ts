@@ -111,7 +111,7 @@ layer(Store.layer, { excludeTestServices: true })("Leases.settle", (it) => {
       )
       const answers = yield* sql.withTransaction(Effect.gen(function*() {
         yield* sql`SELECT 1 FROM headgate.job WHERE id LIKE 'held-%' FOR UPDATE`
-        return yield* settleAll(batch.flat()).pipe(Effect.timeout("1500 millis"))
+        return yield* settleAll(batch.flat()).pipe(Effect.timeout("1 minute"))
       }))
       assert.deepStrictEqual(answers.map(({ _tag, state }) => `${_tag} ${state}`), [
         "Applied deleted",

@@ -69,7 +69,7 @@ layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestSe
           assert.isBelow(rows, 40_000, statistics)
         }
       }),
-    60_000
+    240_000
   )
 })
 
@@ -122,6 +122,6 @@ layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestSe
           }
         }
       }),
-    120_000
+    240_000
   )
 })

@@ -159,7 +159,7 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue into a queue
       const both = yield* Effect.forkChild(Store.enqueue({ id: "r", queue: "right" }, { id: "l", queue: "left" }))
       yield* waiting
       // While it waits for the one, it keeps nobody from the other.
-      yield* Effect.timeout(Store.enqueue({ id: "beside", queue: "right" }), "5 seconds")
+      yield* Effect.timeout(Store.enqueue({ id: "beside", queue: "right" }), "1 minute")
       yield* Deferred.succeed(go, undefined)
       yield* Fiber.join(holder)
       assert.deepStrictEqual((yield* Fiber.join(both)).map(({ status }) => status), ["created", "created"])

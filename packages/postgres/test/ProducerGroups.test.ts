@@ -57,7 +57,7 @@ const waiting = (sessions: number) =>
       sql<{ n: number }>`SELECT pg_stat_clear_snapshot()::text, count(*)::int AS n FROM pg_stat_activity
         WHERE datname = current_database() AND wait_event_type = 'Lock' GROUP BY 1`,
       { until: (found) => (found[0]?.n ?? 0) === sessions }
-    ).pipe(Effect.timeout("5 seconds")))
+    ).pipe(Effect.timeout("1 minute")))
 
 /** Past the turn of the event loop in which the next group leaves. */
 const aTurn = Effect.promise(() => new Promise((resolve) => setImmediate(() => setImmediate(resolve))))
@@ -218,13 +218,15 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue, many calls 
   it.effect("a statement that takes long holds back its own callers only", () =>
     Effect.gen(function*() {
       const sql = yield* PgClient.PgClient
-      yield* sql`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
-        'BEGIN PERFORM pg_sleep(4); RETURN NEW; END'`
+      yield* sql`CREATE TABLE closed AS SELECT`
+      yield* sql.unsafe(`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN WHILE EXISTS (SELECT FROM public.closed) LOOP PERFORM pg_sleep(0.02); END LOOP; RETURN NEW; END $$`)
       yield* sql`CREATE TRIGGER slow BEFORE INSERT ON headgate.job FOR EACH ROW WHEN (NEW.id = 'slow')
         EXECUTE FUNCTION slow()`
       const slow = yield* Effect.forkChild(Store.enqueue({ id: "slow" }), { startImmediately: true })
       assert.isTrue((yield* enqueueEach(numbered("quick", 5))).every(Result.isSuccess))
       assert.deepStrictEqual(yield* exists("slow"), [])
+      yield* sql`DELETE FROM closed`
       assert.strictEqual((yield* Fiber.join(slow))[0]?.status, "created")
       yield* sql`DROP TRIGGER slow ON headgate.job`
     }))
@@ -243,7 +245,7 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue in groups, b
             { id: "held", queue: "locked" },
             { id: "behind", queue: "locked" }
           ]))
-          const others = Effect.timeout(enqueueEach(numbered("free", 50)), "3 seconds")
+          const others = Effect.timeout(enqueueEach(numbered("free", 50)), "1 minute")
           assert.isTrue((yield* others).every(Result.isSuccess))
           yield* waiting(3)
           assert.isTrue(
@@ -287,7 +289,7 @@ layer(Store.layerBehindNetwork, { excludeTestServices: true })("Producer.enqueue
       const network = yield* Store.Network
       yield* Store.enqueue({ id: "lane" })
       yield* aTurn
-      yield* network.delay(100)
+      yield* network.delay(500)
       const { first, rest } = yield* behindOne("cut", 6)
       yield* Fiber.interrupt(rest[0]!)
       yield* Fiber.join(first)
@@ -316,14 +318,14 @@ layer(Store.layerBehindNetwork, { excludeTestServices: true })("Producer.enqueue
     Effect.gen(function*() {
       const sql = yield* PgClient.PgClient
       yield* sql`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
-        'BEGIN PERFORM pg_sleep(20); RETURN NEW; END'`
+        'BEGIN PERFORM pg_sleep(90); RETURN NEW; END'`
       yield* sql`CREATE TRIGGER slow BEFORE INSERT ON headgate.job FOR EACH ROW EXECUTE FUNCTION slow()`
       const callers = yield* Effect.forkChild(Store.enqueue({ id: "given-up" }), { startImmediately: true })
       const sleeping = sql<{ n: number }>`SELECT pg_stat_clear_snapshot()::text, count(*)::int AS n
         FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep' GROUP BY 1`
-      yield* Effect.timeout(Effect.repeat(sleeping, { until: ([row]) => row?.n === 1 }), "5 seconds")
+      yield* Effect.timeout(Effect.repeat(sleeping, { until: ([row]) => row?.n === 1 }), "1 minute")
       yield* Fiber.interrupt(callers)
-      yield* Effect.timeout(Effect.repeat(sleeping, { until: ([row]) => row === undefined }), "5 seconds")
+      yield* Effect.timeout(Effect.repeat(sleeping, { until: ([row]) => row === undefined }), "1 minute")
       yield* sql`DROP TRIGGER slow ON headgate.job`
       assert.deepStrictEqual(yield* exists("given-up"), [])
     }))
@@ -373,7 +375,7 @@ layer(PostgresStore.layer.pipe(Layer.provideMerge(TestDatabase.layer)), { exclud
           const stream = Wakeups.use((wakeups) => Effect.succeed(wakeups.subscribe([queue])))
           yield* Effect.forkScoped(Stream.runForEach(Stream.unwrap(stream), () => Queue.offer(heard, queue)))
           // It begins with one.
-          yield* Effect.timeout(Queue.take(heard), "20 seconds")
+          yield* Effect.timeout(Queue.take(heard), "1 minute")
         })
         yield* listen("later")
         yield* listen("near")
@@ -387,6 +389,6 @@ layer(PostgresStore.layer.pipe(Layer.provideMerge(TestDatabase.layer)), { exclud
         ])
         const woken = [yield* Queue.take(heard), yield* Queue.take(heard)]
         assert.deepStrictEqual(woken.toSorted(), ["far", "near"])
-      }).pipe(Effect.scoped, Effect.timeout("30 seconds")))
+      }).pipe(Effect.scoped, Effect.timeout("1 minute")))
   }
 )

@@ -334,7 +334,7 @@ layer(Store.layer, { excludeTestServices: true })("Duties.quarantineSweep", (it)
       yield* sql.withTransaction(Effect.gen(function*() {
         yield* sql`SELECT FROM headgate.job WHERE id = 'p held' FOR UPDATE`
         assert.deepStrictEqual(yield* swept, ["p free"])
-      })).pipe(Effect.timeout("5 seconds"))
+      })).pipe(Effect.timeout("1 minute"))
     }))
 
   it.effect("leaves alone what was released meanwhile", () =>

@@ -22,7 +22,7 @@ const readOnly = Effect.fnUntraced(function*(value: "on" | "off") {
 })
 
 const untilWritten = <E>(write: Effect.Effect<unknown, E>) =>
-  Effect.timeout(Effect.eventually(Effect.delay(write, 100)), "10 seconds")
+  Effect.timeout(Effect.eventually(Effect.delay(write, 100)), "1 minute")
 
 layer(TestDatabase.layer, { excludeTestServices: true })("A server that takes no writes", (it) => {
   it.effect("is a typed failure, and its connections are left, the application's as well", () =>
@@ -55,6 +55,6 @@ layer(TestDatabase.layer, { excludeTestServices: true })("A server that takes no
       yield* Effect.sleep("500 millis")
       assert.strictEqual(wakeups, 0)
       yield* readOnly("off")
-      yield* Effect.timeout(Effect.repeat(Effect.sleep(50), { until: () => wakeups > 0 }), "5 seconds")
+      yield* Effect.timeout(Effect.repeat(Effect.sleep(50), { until: () => wakeups > 0 }), "1 minute")
     }).pipe(Effect.provide(Logger.layer([])), Effect.scoped))
 })

@@ -220,7 +220,7 @@ layer(Store.layer, { excludeTestServices: true })("Redrive", (it) => {
       yield* sql.withTransaction(Effect.andThen(
         sql`SELECT FROM headgate.job WHERE id = 'locked' FOR UPDATE`,
         // On a connection of the store's, which must not wait for it.
-        Effect.timeout(carryOut(Effect.void), "5 seconds")
+        Effect.timeout(carryOut(Effect.void), "1 minute")
       ))
       const told = yield* get(id)
       assert.deepInclude(told, { state: "done", moved: 2, named: 8, filter: undefined })
@@ -255,7 +255,7 @@ layer(Store.layer, { excludeTestServices: true })("Redrive", (it) => {
       const { id } = yield* start(all)
       yield* sql.withTransaction(Effect.gen(function*() {
         yield* Jobs.seed({ id: "newcomer", unique_key: "\\x0777" })
-        yield* Effect.timeout(carryOut(Effect.void), "5 seconds")
+        yield* Effect.timeout(carryOut(Effect.void), "1 minute")
       }))
       const told = yield* get(id)
       assert.deepInclude(told, { state: "done", moved: 1 })
@@ -311,7 +311,7 @@ layer(Store.layer, { excludeTestServices: true })("Redrive", (it) => {
       const { id } = yield* start({ ...all, batch: 10, perSecond: 10_000 })
       const held = yield* sql.withTransaction(Effect.gen(function*() {
         yield* sql`SELECT * FROM headgate.redrive_step()`
-        return yield* Effect.timeout(Duties.use((duties) => duties.redriveStep), "5 seconds")
+        return yield* Effect.timeout(Duties.use((duties) => duties.redriveStep), "1 minute")
       }))
       assert.isUndefined(held.step)
       yield* carryOut(Effect.void)
@@ -538,7 +538,7 @@ layer(Store.layer, { excludeTestServices: true })("Redrive", (it) => {
       const waiting = yield* Effect.forkChild(Redrive.await(id, { pollInterval: "10 millis" }))
       yield* step
       yield* carryOut(Effect.void)
-      assert.deepInclude(yield* Effect.timeout(Fiber.join(waiting), "10 seconds"), { state: "done", moved: 30 })
+      assert.deepInclude(yield* Effect.timeout(Fiber.join(waiting), "1 minute"), { state: "done", moved: 30 })
       assert.strictEqual((yield* Effect.flip(Redrive.await("nobody")))._tag, "NotFound")
       assert.deepInclude(yield* Effect.flip(Redrive.await(id, { pollInterval: 1 })), {
         field: "pollInterval",

@@ -130,4 +130,4 @@ export const untilLocked = Effect.flatMap(PgClient.PgClient, (sql) =>
     sql<{ n: number }>`SELECT pg_stat_clear_snapshot()::text, (SELECT count(*)::int FROM pg_stat_activity
       WHERE datname = current_database() AND application_name = 'headgate' AND wait_event_type = 'Lock') AS n`,
     { until: ([row]) => row?.n === 1 }
-  ).pipe(Effect.timeout("5 seconds")))
+  ).pipe(Effect.timeout("1 minute")))

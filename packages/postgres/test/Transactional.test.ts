@@ -255,7 +255,7 @@ layer(payments.pipe(Layer.provideMerge(Store.layerBehindNetwork)), { excludeTest
           yield* network.cut
           yield* Effect.sleep("500 millis")
           yield* network.heal
-          yield* Effect.timeout(Fiber.join(running), "5 seconds")
+          yield* Effect.timeout(Fiber.join(running), "1 minute")
         }
         assert.strictEqual(yield* paid("outage"), 2)
       }))

@@ -112,7 +112,7 @@ const server = (
 ): Server => {
   const stop = (mode: StopMode = "fast") => guardian.end(mode === "fast" ? "INT" : "QUIT", 30_000)
   // Sessions of a killed server may outlive it for a moment and hold its shared memory; another program may hold the port.
-  const again = retryFor(5_000, guardian.start(facts.port))
+  const again = retryFor(30_000, guardian.start(facts.port))
   return {
     ...facts,
     url: `postgres://postgres@127.0.0.1:${facts.port}/postgres`,

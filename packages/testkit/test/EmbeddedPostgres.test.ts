@@ -21,7 +21,7 @@ const processesOf = (directory: string): ReadonlyArray<{ readonly pid: number; r
   })
 
 const eventually = Effect.fnUntraced(function*(condition: () => boolean) {
-  const giveUpAt = performance.now() + 15_000
+  const giveUpAt = performance.now() + 60_000
   while (!condition()) {
     if (performance.now() > giveUpAt) return false
     yield* Effect.sleep(20)

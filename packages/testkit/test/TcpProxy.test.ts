@@ -9,7 +9,7 @@ import { Reactivity } from "effect/reactivity"
 const behindProxy = Effect.fnUntraced(function*() {
   const { url } = yield* TestDatabase.TestDatabase
   const proxy = yield* TcpProxy.make(url)
-  const far = yield* PgClient.make({ url: Redacted.make(proxy.url), maxConnections: 1, connectTimeout: "2 seconds" })
+  const far = yield* PgClient.make({ url: Redacted.make(proxy.url), maxConnections: 1, connectTimeout: "30 seconds" })
     .pipe(
       Effect.provide(Reactivity.layer)
     )

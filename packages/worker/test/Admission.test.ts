@@ -29,9 +29,9 @@ layer(Workers.layer, { excludeTestServices: true })("Admission", (it) => {
     Effect.gen(function*() {
       const task = Task.make("ahead", { payload: Schema.Int })
       let starts = 0
-      const handler = task.toLayer(() => Effect.andThen(Effect.sync(() => void starts++), Effect.sleep(400)))
+      const handler = task.toLayer(() => Effect.andThen(Effect.sync(() => void starts++), Effect.sleep(900)))
       const ids = yield* task.enqueueAll(Array.from({ length: 8 }, (_, n) => n), { queue: "a2" })
-      const options = { queues: ["a2"], concurrency: 1, prefetch: 10, lease: "1 second" } as const
+      const options = { queues: ["a2"], concurrency: 1, prefetch: 10, lease: "5 seconds" } as const
       yield* Workers.start(handler, options)
       yield* Workers.untilTrue(() => starts > 0, "the first start")
       yield* Workers.start(handler, options)
@@ -50,11 +50,11 @@ layer(Workers.layer, { excludeTestServices: true })("Admission", (it) => {
         queues: ["a3"],
         concurrency: 1,
         prefetch: 5,
-        lease: "1 second",
+        lease: "5 seconds",
         shutdownGrace: 0
       })
       const long = yield* task.enqueue(true, { queue: "a3" })
-      yield* Workers.settled(long, "running")
+      yield* Workers.begins(long)
       const [id] = yield* task.enqueueAll([false], { queue: "a3" })
       yield* Workers.until(
         Effect.map(busy.health, ({ buffered }) => buffered === 1 ? Option.some(true) : Option.none()),
@@ -84,14 +84,17 @@ layer(Workers.layer, { excludeTestServices: true })("Admission", (it) => {
     Effect.gen(function*() {
       const task = Task.make("overdue", { payload: Schema.Boolean })
       let starts = 0
+      const isLate = yield* Deferred.make<void>()
       const handler = task.toLayer((isFirst) =>
-        Effect.andThen(Effect.sync(() => void starts++), isFirst ? Effect.sleep(900) : Effect.void)
+        Effect.andThen(Effect.sync(() => void starts++), isFirst ? Deferred.await(isLate) : Effect.void)
       )
       const worker = yield* Workers.start(handler, { queues: ["a8"], concurrency: 1, prefetch: 5, duties: false })
       yield* task.enqueue(true, { queue: "a8" })
       yield* Workers.untilTrue(() => starts === 1, "the first start")
-      const id = yield* task.enqueue(false, { queue: "a8", deadline: "600 millis" })
+      const id = yield* task.enqueue(false, { queue: "a8", deadline: "4 seconds" })
       yield* Workers.eventually(worker.health, ({ buffered }) => buffered === 1)
+      yield* Effect.sleep(4500)
+      yield* Deferred.succeed(isLate, undefined)
       yield* Workers.settled(id, "archived")
       assert.deepStrictEqual([starts, (yield* Workers.job(id)).reason], [1, "deadline"])
     }))
@@ -155,7 +158,7 @@ layer(Workers.layer, { excludeTestServices: true })("Admission", (it) => {
       yield* Workers.start(handler, { queues: ["a4"], pollInterval: "1 hour" })
       yield* Effect.sleep(500)
       yield* task.enqueue(undefined, { queue: "a4" })
-      yield* Effect.timeout(Deferred.await(started), "2 seconds")
+      yield* Effect.timeout(Deferred.await(started), "1 minute")
     }))
 
   it.effect("a kind the worker does not know waits untouched for one that does, and holds up nothing", () =>
@@ -213,6 +216,7 @@ layer(Workers.layer, { excludeTestServices: true })("Admission", (it) => {
       yield* proxy.cut
       yield* Workers.untilTrue(() => worker.told("StoreUnreachable").length > 0, "the outage to be noticed")
       assert.strictEqual((yield* worker.health).status, "degraded")
+      yield* Workers.untilTrue(() => worker.told("StoreUnreachable").length === 3, "all calls to notice")
       yield* Effect.sleep(1000)
       const told = worker.told("StoreUnreachable").map((event) => "operation" in event && event.operation)
       assert.deepStrictEqual(told.toSorted(), ["Gate.admit", "Heartbeat", "Wakeups"])
@@ -232,6 +236,6 @@ layer(Workers.pollingLayer, { excludeTestServices: true })("Admission without an
       yield* Workers.start(handler, { pollInterval: "300 millis" })
       yield* Effect.sleep(1000)
       yield* task.enqueue(undefined)
-      yield* Effect.timeout(Deferred.await(started), "1 second")
+      yield* Effect.timeout(Deferred.await(started), "1 minute")
     }))
 })

@@ -246,7 +246,7 @@ layer(Workers.layer, { excludeTestServices: true })("Attempt", (it) => {
 
   it.effect("a handler past its timeout is interrupted, learns why, and consumes an attempt once it has ended", () =>
     Effect.gen(function*() {
-      const task = Task.make("slow", { payload, timeout: "100 millis", maxAttempts: 1 })
+      const task = Task.make("slow", { payload, timeout: "1 second", maxAttempts: 1 })
       const reason = yield* Deferred.make<string | undefined>()
       const handler = task.toLayer(() =>
         Effect.onInterrupt(
@@ -267,7 +267,7 @@ layer(Workers.layer, { excludeTestServices: true })("Attempt", (it) => {
     Effect.gen(function*() {
       const task = Task.make("overlap", {
         payload,
-        timeout: "100 millis",
+        timeout: "1 second",
         retry: Retry.fixed("1 millis"),
         maxAttempts: 2
       })
@@ -278,7 +278,7 @@ layer(Workers.layer, { excludeTestServices: true })("Attempt", (it) => {
         Effect.suspend(() => {
           starts++
           most = Math.max(most, ++running)
-          return Effect.uninterruptible(Effect.sleep(400))
+          return Effect.uninterruptible(Effect.sleep(2000))
         }).pipe(Effect.ensuring(Effect.sync(() => void running--)))
       )
       yield* Workers.start(handler, { queues: ["t2"], concurrency: 2 })
@@ -289,7 +289,7 @@ layer(Workers.layer, { excludeTestServices: true })("Attempt", (it) => {
 
   it.effect("at its deadline a running job is archived, whatever its timeout", () =>
     Effect.gen(function*() {
-      const task = Task.make("deadline", { payload, timeout: "1 hour", deadline: "300 millis" })
+      const task = Task.make("deadline", { payload, timeout: "1 hour", deadline: "4 seconds" })
       const exit = yield* Deferred.make<Exit.Exit<unknown>>()
       const handler = task.toLayer(() => Effect.onExit(Effect.never, (how) => Deferred.succeed(exit, how)))
       yield* Workers.start(handler, { queues: ["t3"], duties: false })
@@ -331,9 +331,9 @@ layer(Workers.layer, { excludeTestServices: true })("Attempt", (it) => {
           () => Effect.flatMap(Job.interruption, (why) => Deferred.succeed(reason, Option.getOrUndefined(why)))
         )
       )
-      const worker = yield* Workers.start(handler, { queues: ["i2"], lease: "1 second" })
+      const worker = yield* Workers.start(handler, { queues: ["i2"], lease: "5 seconds" })
       const id = yield* task.enqueue(undefined, { queue: "i2" })
-      yield* Workers.settled(id, "running")
+      yield* Workers.begins(id)
       yield* Workers.cancel(id)
       assert.strictEqual(yield* Deferred.await(reason), "operator_cancel")
       assert.strictEqual(yield* Workers.stateOf(id), "cancelled")

@@ -103,7 +103,7 @@ layer(Layer.provideMerge(tables, Attempts.layer), { excludeTestServices: true })
       Effect.gen(function*() {
         for (let seed = 1; seed <= 200; seed++) yield* survive(seed)
       }),
-    120_000
+    240_000
   )
 
   for (

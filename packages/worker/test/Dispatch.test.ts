@@ -29,10 +29,10 @@ interface Way {
 
 /** How each reason comes about: a new one does not compile without. */
 const ways: Record<InterruptionReason, Way> = {
-  timeout: { timeout: 150 },
+  timeout: { timeout: 4000 },
   step_timeout: { stepTimeout: 150 },
-  progress_stalled: { stallTimeout: 150 },
-  deadline: { deadline: 400 },
+  progress_stalled: { stallTimeout: 4000 },
+  deadline: { deadline: 4000 },
   operator_cancel: { done: "cancel" },
   superseded: {
     limits: [ConcurrencyLimit.make("newest", { scope: "key", max: 1, onSaturated: "cancel_running" })],
@@ -64,7 +64,7 @@ layer(Workers.layer, { excludeTestServices: true })("Dispatch", (it) => {
         const handler = task.toLayer(() =>
           Effect.suspend(() => ++runs === 1 ? noted : Effect.void)
         )
-        const worker = yield* Workers.start(handler, { queues: [why], concurrency: 2, lease: "1 second" })
+        const worker = yield* Workers.start(handler, { queues: [why], concurrency: 2, lease: "5 seconds" })
         const enqueue = task.enqueue(undefined, { queue: why })
         const id = yield* enqueue
         yield* Deferred.await(isRunning)
@@ -72,7 +72,7 @@ layer(Workers.layer, { excludeTestServices: true })("Dispatch", (it) => {
         if (done === "stop") yield* worker.stop
         if (done === "enqueue another") yield* enqueue
         if (done === "take over") yield* takeOver(id)
-        assert.strictEqual(yield* Effect.timeout(Deferred.await(reason), "10 seconds"), why)
+        assert.strictEqual(yield* Effect.timeout(Deferred.await(reason), "1 minute"), why)
       }))
   }
 
@@ -123,7 +123,7 @@ layer(Workers.layer, { excludeTestServices: true })("Dispatch", (it) => {
         for (const isInside of [false, true]) {
           // A handler that answers, and whose own finalizer dies behind that, has not answered: that is a defect of its own.
           if (isInside && (how === "succeeds" || how === "releases")) continue
-          const timeout = how === "times out" ? { timeout: "150 millis" } as const : {}
+          const timeout = how === "times out" ? { timeout: "2 seconds" } as const : {}
           const id = yield* task.enqueue({ how, isInside }, { queue: "u1", ...timeout })
           yield* Workers.settled(id, states[how])
           const { attempt, crashAttempt, reason } = yield* Workers.job(id)
@@ -161,10 +161,10 @@ layer(Workers.layer, { excludeTestServices: true })("Dispatch", (it) => {
         "is cancelled": "cancelled"
       } as const
       for (const how of hows) {
-        const timeout = how === "times out" ? { timeout: "150 millis" } as const : {}
+        const timeout = how === "times out" ? { timeout: "2 seconds" } as const : {}
         const id = yield* task.enqueue(how, { queue: "h1", ...timeout })
         if (how === "is cancelled") {
-          yield* Workers.settled(id, "running")
+          yield* Workers.begins(id)
           yield* Workers.cancel(id)
         }
         yield* Workers.settled(id, states[how])
@@ -184,10 +184,10 @@ layer(Workers.layer, { excludeTestServices: true })("Dispatch", (it) => {
       const task = Task.make("not-its-own", { payload: Schema.Literals(["dies", "hangs"]), retry })
       const gate = yield* Deferred.make<void>()
       const handler = task.toLayer((how) => Effect.ensuring(Effect.never, how === "dies" ? dies : Deferred.await(gate)))
-      const worker = yield* Workers.start(handler, { queues: ["c1"], lease: "1 second", handlerGrace: "200 millis" })
+      const worker = yield* Workers.start(handler, { queues: ["c1"], lease: "5 seconds", handlerGrace: "200 millis" })
       for (const how of ["dies", "hangs"] as const) {
         const id = yield* task.enqueue(how, { queue: "c1" })
-        yield* Workers.settled(id, "running")
+        yield* Workers.begins(id)
         yield* takeOver(id)
         yield* Workers.untilTrue(() => worker.told("LeaseLost", id).length === 1, "the loss to be told")
         assert.deepStrictEqual([yield* Workers.stateOf(id), yield* Workers.counters(id)], [

@@ -16,10 +16,6 @@ const left = Effect.fnUntraced(function*(id: JobId) {
   return row?.left ?? 0
 })
 
-const spin = (ms: number): void => {
-  for (const end = performance.now() + ms; performance.now() < end;);
-}
-
 layer(Attempts.layer, { excludeTestServices: true })("Job.extendLease", (it) => {
   it.effect("extends the lease in the store, and this process believes as much from when it was sent", () =>
     Effect.gen(function*() {
@@ -130,12 +126,12 @@ layer(Workers.layer, { excludeTestServices: true })("A lease", (it) => {
       const duties = yield* Duties
       const run = Effect.gen(function*() {
         yield* Job.extendLease("1 minute")
-        spin(2500)
+        Workers.block(4000)
         // The watchdog is overdue, and looks first.
         yield* Effect.sleep(100)
         yield* duties.reclaimExpired(100)
       })
-      const options = { queues: ["x1"], lease: "1 second", maxBlocked: 0 } as const
+      const options = { queues: ["x1"], lease: "3 seconds", maxBlocked: 0 } as const
       yield* Workers.start(task.toLayer(() => Effect.orDie(run)), options)
       const id = yield* task.enqueue(undefined, { queue: "x1" })
       yield* Workers.settled(id, "completed", "retryable")
@@ -147,8 +143,8 @@ layer(Workers.layer, { excludeTestServices: true })("A lease", (it) => {
     Effect.gen(function*() {
       const task = Task.make("long", { payload })
       let starts = 0
-      const handler = task.toLayer(() => Effect.andThen(Effect.sync(() => void starts++), Effect.sleep(2500)))
-      const options = { queues: ["x2"], lease: "500 millis" } as const
+      const handler = task.toLayer(() => Effect.andThen(Effect.sync(() => void starts++), Effect.sleep(9000)))
+      const options = { queues: ["x2"], lease: "4 seconds" } as const
       // Either would take the job over, and sweeps.
       for (const _ of [1, 2]) yield* Workers.start(handler, options)
       const id = yield* task.enqueue(undefined, { queue: "x2" })

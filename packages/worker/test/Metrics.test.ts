@@ -47,7 +47,7 @@ layer(Workers.layer, { excludeTestServices: true })("Metrics", (it) => {
       yield* Workers.settled(yield* enqueue, "cancelled")
       yield* policies.setLimit({ ...limit, max: 1, onSaturated: "cancel_running" })
       const old = yield* enqueue
-      yield* Workers.settled(old, "running")
+      yield* Workers.begins(old)
       yield* enqueue
       yield* Workers.settled(old, "cancelled")
       yield* policies.setQueue({ name: "m2", paused: true })

@@ -27,8 +27,7 @@ const counted = (queue: string, wanted: Readonly<Record<string, number>>) =>
   Workers.until(
     Effect.map(Workers.counts(queue), (counts) =>
       Object.entries(wanted).every(([state, n]) => counts[state] === n) ? Option.some(counts) : Option.none()),
-    `queue ${queue} to hold ${JSON.stringify(wanted)}`,
-    20_000
+    `queue ${queue} to hold ${JSON.stringify(wanted)}`
   )
 
 /** What becomes of the handler is up to the payload. */

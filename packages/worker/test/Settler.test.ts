@@ -18,7 +18,7 @@ layer(Workers.layer, { excludeTestServices: true })("Settler", (it) => {
         const handler = task.toLayer(() => Effect.andThen(Effect.sync(() => void starts++), Deferred.await(gate)))
         const worker = yield* use(Workers.start(handler, { queues: [queue], duties: false }))
         const id = yield* task.enqueue(undefined, { queue })
-        yield* Workers.settled(id, "running")
+        yield* Workers.begins(id)
         const { fired } = yield* proxy.dropOn({ sql: /\.succeed\(/, moment: "after" })
         yield* Deferred.succeed(gate, undefined)
         yield* fired
@@ -42,7 +42,7 @@ layer(Workers.layer, { excludeTestServices: true })("Settler", (it) => {
         })
       )
       const id = yield* task.enqueue(undefined, { queue: "s5" })
-      yield* Workers.settled(id, "running")
+      yield* Workers.begins(id)
       yield* proxy.cut
       yield* Deferred.succeed(gate, undefined)
       yield* Workers.untilTrue(
@@ -158,7 +158,7 @@ layer(Workers.layer, { excludeTestServices: true })("Settler", (it) => {
       const handler = task.toLayer(() => Effect.uninterruptible(Deferred.await(gate)))
       const worker = yield* Workers.start(handler, { queues: ["s4"], duties: false })
       const id = yield* task.enqueue(undefined, { queue: "s4" })
-      yield* Workers.settled(id, "running")
+      yield* Workers.begins(id)
       yield* Workers.cancel(id)
       yield* Deferred.succeed(gate, undefined)
       yield* Workers.untilTrue(() => worker.told("LeaseLost", id).length > 0, "the loss to be told")

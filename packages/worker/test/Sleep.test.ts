@@ -148,13 +148,13 @@ layer(Workers.layer, { excludeTestServices: true })("Sleep in a real worker", (i
         Workers.counts("blink"),
         (counts) => counts["completed"] === 300 ? Option.some(true) : Option.none()
       )
-      yield* Workers.until(isDone, "300 jobs to complete", 15_000)
+      yield* Workers.until(isDone, "300 jobs to complete")
       const sql = yield* PgClient.PgClient
       const [row] = yield* sql<{ naps: number; latest: bigint }>`SELECT count(*)::int AS naps,
         max(j.finished_at_ms - s.wake_at_ms) AS latest
         FROM headgate.job j JOIN headgate.step s ON s.job_id = j.id WHERE j.queue = 'blink' AND s.step = 'nap'`
       assert.strictEqual(row?.naps, 300)
-      assert.isBelow(Number(row?.latest), 5000, "from a wake time to the job's end")
+      Workers.within("from a wake time to the job's end", Number(row?.latest), 5000)
     }))
 
   it.effect("a sleeping job holds no slot: the one slot of a worker is free for others", () =>

@@ -1,7 +1,6 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
 import { ConcurrencyLimit, Job, Once, Output, Progress, Retry, Step, type StuckEvidence, Task } from "@headgate/core"
-import { monotonicMs } from "@headgate/core/Heartbeat"
 import { Deferred, Effect, Exit, Logger, Schema } from "effect"
 import * as Workers from "./Workers.ts"
 
@@ -21,15 +20,10 @@ const holders = Effect.gen(function*() {
   return rows.map(({ holder }) => holder)
 })
 
-const block = (ms: number): void => {
-  const end = monotonicMs() + ms
-  while (monotonicMs() < end);
-}
-
 layer(Workers.layer, { excludeTestServices: true })("Stuck", (it) => {
   it.effect("of a handler that does not stop, onStuck and telemetry get the evidence once its grace is over", () =>
     Effect.gen(function*() {
-      const task = Task.make("deaf", { payload, timeout: "150 millis", maxAttempts: 1 })
+      const task = Task.make("deaf", { payload, timeout: "4 seconds", maxAttempts: 1 })
       const gate = yield* Deferred.make<void>()
       const wait = Effect.fn("waitForGate")(function*() {
         yield* Deferred.await(gate)
@@ -59,7 +53,7 @@ layer(Workers.layer, { excludeTestServices: true })("Stuck", (it) => {
         zombies: 1,
         concurrency: 2
       })
-      assert.deepStrictEqual([fence, by, stuckForMs >= 200, runningForMs >= 350, loopLagMs >= 0], [
+      assert.deepStrictEqual([fence, by, stuckForMs >= 200, runningForMs >= 4200, loopLagMs >= 0], [
         1,
         worker.id,
         true,
@@ -74,7 +68,7 @@ layer(Workers.layer, { excludeTestServices: true })("Stuck", (it) => {
 
   it.effect("of an attempt without progress onStuck gets the evidence as it was before the interruption", () =>
     Effect.gen(function*() {
-      const task = Task.make("stalled", { payload, stallTimeout: "300 millis", maxAttempts: 1 })
+      const task = Task.make("stalled", { payload, stallTimeout: "4 seconds", maxAttempts: 1 })
       const gate = yield* Deferred.make<void>()
       const handler = task.toLayer(() =>
         Effect.gen(function*() {
@@ -110,7 +104,7 @@ layer(Workers.layer, { excludeTestServices: true })("Stuck", (it) => {
       const task = Task.make("deaf-writer", {
         payload,
         success: Schema.String,
-        timeout: "500 millis",
+        timeout: "5 seconds",
         retry: Retry.fixed("100 millis"),
         maxAttempts: 2,
         limits: [ConcurrencyLimit.make("s7", { scope: "kind", kind: "deaf-writer", max: 1 })]
@@ -187,7 +181,7 @@ layer(Workers.layer, { excludeTestServices: true })("Stuck", (it) => {
 
   it.effect("finalizers that hang, and children, are seen too", () =>
     Effect.gen(function*() {
-      const task = Task.make("cleaning", { payload: Schema.Boolean, timeout: "150 millis", maxAttempts: 1 })
+      const task = Task.make("cleaning", { payload: Schema.Boolean, timeout: "2 seconds", maxAttempts: 1 })
       const gate = yield* Deferred.make<void>()
       const named = (name: string) => Effect.withSpan(Effect.uninterruptible(Deferred.await(gate)), name)
       const handler = task.toLayer((isInScope) =>
@@ -209,7 +203,7 @@ layer(Workers.layer, { excludeTestServices: true })("Stuck", (it) => {
       const task = Task.make("blocks", { payload, timeout: "150 millis", maxAttempts: 1 })
       const gate = yield* Deferred.make<void>()
       const handler = task.toLayer(() =>
-        Effect.uninterruptible(Effect.andThen(Effect.sync(() => block(1800)), Deferred.await(gate)))
+        Effect.uninterruptible(Effect.andThen(Effect.sync(() => Workers.block(1800)), Deferred.await(gate)))
       )
       const { found, onStuck } = collected()
       yield* Workers.start(handler, { queues: ["s4"], handlerGrace: "200 millis", onStuck })
@@ -222,7 +216,7 @@ layer(Workers.layer, { excludeTestServices: true })("Stuck", (it) => {
   it.effect("an onStuck that throws, fails, dies or hangs is logged and harms nothing", () =>
     Effect.gen(function*() {
       const hows = ["throws", "fails", "dies", "hangs", "is deaf"] as const
-      const stuck = Task.make("stuck", { payload: Schema.Literals(hows), timeout: "100 millis", maxAttempts: 1 })
+      const stuck = Task.make("stuck", { payload: Schema.Literals(hows), timeout: "1 second", maxAttempts: 1 })
       const other = Task.make("other", { payload })
       const gate = yield* Deferred.make<void>()
       const ids = new Map<string, typeof hows[number]>()
@@ -247,8 +241,9 @@ layer(Workers.layer, { excludeTestServices: true })("Stuck", (it) => {
       const worker = yield* Workers.start(handlers, { queues: ["s5"], ...options }).pipe(Effect.provide(logger))
       yield* Workers.start(other.toLayer(() => Effect.void), { queues: ["s6"] })
       for (const how of hows) {
-        const id = yield* stuck.enqueue(how, { queue: "s5", id: `stuck-${how.replace(" ", "-")}` })
+        const id = `stuck-${how.replace(" ", "-")}`
         ids.set(id, how)
+        yield* stuck.enqueue(how, { queue: "s5", id })
       }
       for (const id of ids.keys()) yield* Workers.settled(id, "archived")
       const logged = () => lines.filter((line) => line.startsWith("onStuck"))
@@ -266,14 +261,14 @@ layer(Workers.layer, { excludeTestServices: true })(
   (it) => {
     it.effect("hands over what waits there and its duties, claims nothing, and is back at work when a slot comes free", () =>
       Effect.gen(function*() {
-        const deaf = Task.make("deaf", { payload, timeout: "200 millis", maxAttempts: 1 })
+        const deaf = Task.make("deaf", { payload, timeout: "1 second", maxAttempts: 1 })
         const gate = yield* Deferred.make<void>()
         const options = { queues: ["h1"], concurrency: 1, pollInterval: "50 millis" } as const
         const deafHandler = deaf.toLayer(() => Effect.uninterruptible(Deferred.await(gate)))
-        const stuck = yield* Workers.start(deafHandler, { ...options, prefetch: 3, handlerGrace: "1 second" })
+        const stuck = yield* Workers.start(deafHandler, { ...options, prefetch: 3, handlerGrace: "6 seconds" })
         yield* Workers.eventually(holders, (who) => who.length === 1 && who[0] === stuck.id)
         const id = yield* deaf.enqueue(undefined, { queue: "h1" })
-        yield* Workers.settled(id, "running")
+        yield* Workers.begins(id)
         const waiting = yield* deaf.enqueueAll([undefined, undefined, undefined], { queue: "h1" })
         yield* Workers.eventually(stuck.health, ({ buffered }) => buffered === 3)
         yield* Workers.eventually(stuck.health, ({ status }) => status === "stuck")

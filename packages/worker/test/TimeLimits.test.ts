@@ -13,7 +13,7 @@ import {
   Task,
   type Transactional
 } from "@headgate/core"
-import { Deferred, Effect, Option, Schema } from "effect"
+import { Deferred, Effect, Layer, Option, Schema } from "effect"
 import * as Workers from "./Workers.ts"
 
 const payload = Schema.Void
@@ -58,10 +58,11 @@ layer(Workers.layer, { excludeTestServices: true })("TimeLimits", (it) => {
   it.effect("the task's stepTimeout bounds every kind of body, a cursor's from one saved position to the next", () =>
     Effect.gen(function*() {
       const task = Task.make("each-kind", {
-        payload: Schema.Literals(["step", "once", "cursor", "own", "pages"]),
+        payload: Schema.Literals(["step", "once", "cursor", "own"]),
         stepTimeout: "600 millis",
         maxAttempts: 1
       })
+      const patient = Task.make("each-page", { payload, stepTimeout: "4 seconds", maxAttempts: 1 })
       const counting = { schema: Schema.Int, initial: 0 }
       const handler = task.toLayer((how): Effect.Effect<void, AttemptRefusal, AttemptServices | Transactional> => {
         switch (how) {
@@ -73,26 +74,26 @@ layer(Workers.layer, { excludeTestServices: true })("TimeLimits", (it) => {
             return Cursor.run("a-cursor", counting, (_, save) => Effect.andThen(save(1), Effect.never))
           case "own":
             return Step.run("long", Effect.sleep(900), { timeout: "1 minute" })
-          case "pages":
-            return Cursor.run(
-              "a-cursor",
-              counting,
-              (_, save) =>
-                Effect.forEach([1, 2, 3, 4, 5], (page) => Effect.andThen(Effect.sleep(200), save(page)), {
-                  discard: true
-                })
-            )
         }
       })
-      yield* Workers.start(handler, { queues: ["l2"] })
+      const pages = patient.toLayer(() =>
+        Cursor.run(
+          "a-cursor",
+          counting,
+          (_, save) =>
+            Effect.forEach([1, 2, 3, 4, 5], (page) => Effect.andThen(Effect.sleep(1000), save(page)), { discard: true })
+        )
+      )
+      yield* Workers.start(Layer.merge(handler, pages), { queues: ["l2"] })
       for (const how of ["step", "once", "cursor"] as const) {
         const id = yield* task.enqueue(how, { queue: "l2" })
         yield* Workers.settled(id, "archived")
         assert.include(yield* message(id), `StepTimeout: step a-${how} did not end within 600 ms`)
       }
-      for (const how of ["own", "pages"] as const) {
-        const id = yield* task.enqueue(how, { queue: "l2" })
-        assert.strictEqual(yield* Workers.ended(id), "completed", how)
+      for (
+        const id of [yield* task.enqueue("own", { queue: "l2" }), yield* patient.enqueue(undefined, { queue: "l2" })]
+      ) {
+        assert.strictEqual(yield* Workers.ended(id), "completed")
       }
     }))
 
@@ -115,13 +116,13 @@ layer(Workers.layer, { excludeTestServices: true })("TimeLimits", (it) => {
   it.effect("a step that ended, failed or was given up in time is not late afterwards", () =>
     Effect.gen(function*() {
       const task = Task.make("in-time", { payload, maxAttempts: 1 })
-      const timeout = "200 millis"
+      const timeout = "4 seconds"
       const handler = task.toLayer(() =>
         Effect.gen(function*() {
           yield* Step.run("ends", Effect.void, { timeout })
           yield* Effect.ignore(Step.run("fails", Effect.fail("no"), { timeout }))
           yield* Effect.timeoutOption(Step.run("given-up", Effect.never, { timeout }), "20 millis")
-          yield* Effect.sleep(500)
+          yield* Effect.sleep("4500 millis")
         })
       )
       yield* Workers.start(handler, { queues: ["l4"] })
@@ -131,14 +132,14 @@ layer(Workers.layer, { excludeTestServices: true })("TimeLimits", (it) => {
 
   it.effect("an attempt without progress for its stallTimeout is interrupted, and names the step it was in", () =>
     Effect.gen(function*() {
-      const task = Task.make("stalls", { payload, stallTimeout: "250 millis", maxAttempts: 1 })
+      const task = Task.make("stalls", { payload, stallTimeout: "4 seconds", maxAttempts: 1 })
       const reasons: Array<InterruptionReason | undefined> = []
       const handler = task.toLayer(() => noting(reasons)(Step.run("download", Effect.never)))
       yield* Workers.start(handler, { queues: ["l5"] })
       const id = yield* task.enqueue(undefined, { queue: "l5" })
       yield* Workers.settled(id, "archived")
       assert.deepStrictEqual([reasons, yield* ends(id)], [["progress_stalled"], ["timed_out ProgressStalled"]])
-      assert.include(yield* message(id), "the attempt made no progress for 250 ms, in download")
+      assert.include(yield* message(id), "the attempt made no progress for 4000 ms, in download")
       assert.deepStrictEqual(yield* Workers.counters(id), { attempt: 1, crashAttempt: 0 })
     }))
 
@@ -146,12 +147,12 @@ layer(Workers.layer, { excludeTestServices: true })("TimeLimits", (it) => {
     Effect.gen(function*() {
       const task = Task.make("goes-on", {
         payload: Schema.Literals(["step", "cursor", "report", "output", "none"]),
-        stallTimeout: "900 millis",
+        stallTimeout: "4 seconds",
         maxAttempts: 1
       })
       const rounds = [1, 2, 3, 4, 5, 6]
       const slowly = <E, R>(go: (round: number) => Effect.Effect<unknown, E, R>) =>
-        Effect.forEach(rounds, (round) => Effect.andThen(Effect.sleep(250), go(round)), { discard: true })
+        Effect.forEach(rounds, (round) => Effect.andThen(Effect.sleep(1000), go(round)), { discard: true })
       const handler = task.toLayer((how): Effect.Effect<void, AttemptRefusal, AttemptServices> => {
         switch (how) {
           case "step":
@@ -183,8 +184,8 @@ layer(Workers.layer, { excludeTestServices: true })("TimeLimits", (it) => {
     Effect.gen(function*() {
       const task = Task.make("outage", {
         payload,
-        stepTimeout: "400 millis",
-        stallTimeout: "400 millis",
+        stepTimeout: "4 seconds",
+        stallTimeout: "4 seconds",
         maxAttempts: 1
       })
       const { proxy, use } = yield* Workers.throughProxy()
@@ -195,7 +196,7 @@ layer(Workers.layer, { excludeTestServices: true })("TimeLimits", (it) => {
       yield* use(Workers.start(handler, { queues: ["l7"], lease: "20 seconds" }))
       const id = yield* task.enqueue(undefined, { queue: "l7" })
       yield* Deferred.await(isCut)
-      yield* Effect.sleep(1500)
+      yield* Effect.sleep(5500)
       yield* proxy.heal
       yield* Workers.settled(id, "completed", "archived")
       assert.deepStrictEqual(yield* ends(id), ["success"])
@@ -205,11 +206,11 @@ layer(Workers.layer, { excludeTestServices: true })("TimeLimits", (it) => {
     Effect.gen(function*() {
       const task = Task.make("sleeps", {
         payload,
-        stepTimeout: "300 millis",
-        stallTimeout: "300 millis",
+        stepTimeout: "2 seconds",
+        stallTimeout: "2 seconds",
         maxAttempts: 1
       })
-      const handler = task.toLayer(() => Step.run("outer", Step.sleep("inner", "1 second")))
+      const handler = task.toLayer(() => Step.run("outer", Step.sleep("inner", "3 seconds")))
       yield* Workers.start(handler, { queues: ["l8"] })
       const id = yield* task.enqueue(undefined, { queue: "l8" })
       yield* Workers.settled(id, "completed", "archived")
@@ -218,7 +219,7 @@ layer(Workers.layer, { excludeTestServices: true })("TimeLimits", (it) => {
 
   it.effect("a sleep that waits for the store's lock on its job does not make the step around it late", () =>
     Effect.gen(function*() {
-      const task = Task.make("held", { payload, stepTimeout: "300 millis", maxAttempts: 1 })
+      const task = Task.make("held", { payload, stepTimeout: "4 seconds", maxAttempts: 1 })
       const sql = yield* PgClient.PgClient
       const isHeld = yield* Deferred.make<void>()
       const isReady = yield* Deferred.make<void>()
@@ -238,7 +239,7 @@ layer(Workers.layer, { excludeTestServices: true })("TimeLimits", (it) => {
       yield* sql.withTransaction(Effect.gen(function*() {
         yield* sql`SELECT 1 FROM headgate.job WHERE id = ${id} FOR UPDATE`
         yield* Deferred.succeed(isHeld, undefined)
-        yield* Effect.sleep(1000)
+        yield* Effect.sleep(5500)
       }))
       const told = () => [...worker.told("JobEnded", id), ...worker.told("LeaseLost", id)]
       yield* Workers.untilTrue(() => told().length > 0, "the end to be told")

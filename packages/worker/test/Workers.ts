@@ -1,5 +1,6 @@
 /** Real workers over a fresh database, each with a scope of its own, and what became of their jobs. */
 import * as PgClient from "@effect/sql-pg/PgClient"
+import { assert } from "@effect/vitest"
 import {
   type Codec,
   Control,
@@ -23,6 +24,9 @@ export const layer = PostgresStore.layer.pipe(Layer.provideMerge(TestDatabase.la
 
 export const pollingLayer = PostgresStore.layerWith({ listen: false }).pipe(Layer.provideMerge(TestDatabase.layer))
 
+/** Jobs that some worker of this process has started. */
+const begun = new Set<string>()
+
 /** A worker for the current scope. `stop` drains it; `events` is what its telemetry said. */
 export const start = Effect.fnUntraced(function*<Handlers, E, R>(
   handlers: Layer.Layer<Handlers, E, R>,
@@ -30,7 +34,13 @@ export const start = Effect.fnUntraced(function*<Handlers, E, R>(
 ) {
   const scope = yield* Scope.fork(yield* Effect.scope)
   const events: Array<Event> = []
-  const telemetry = Layer.succeed(Telemetry, { isListening: true, emit: (event) => void events.push(event) })
+  const telemetry = Layer.succeed(Telemetry, {
+    isListening: true,
+    emit: (event) => {
+      events.push(event)
+      if (event._tag === "JobStarted") begun.add(event.jobId)
+    }
+  })
   const live = Worker.layer({ pollInterval: "200 millis", shutdownGrace: "500 millis", ...options }).pipe(
     Layer.provide(handlers),
     Layer.provide(telemetry)
@@ -69,11 +79,14 @@ export const settled = (id: string, ...states: ReadonlyArray<State | "deleted">)
     `job ${id} to be ${states.join(" or ")}`
   )
 
+/** Waits until a worker of this process has begun to run the job: the store says `running` of what is only claimed, too. */
+export const begins = (id: string) => untilTrue(() => begun.has(id), `job ${id} to begin`)
+
 /** Waits until the condition holds; a test that waits in vain fails with what it waited for. */
 export const until = <A, E, R>(
   condition: Effect.Effect<Option.Option<A>, E, R>,
   what: string,
-  withinMs = 10_000
+  withinMs = 60_000
 ): Effect.Effect<A, E, R> => {
   const end = monotonicMs() + withinMs
   const look: Effect.Effect<A, E, R> = Effect.flatMap(
@@ -88,6 +101,18 @@ export const until = <A, E, R>(
   )
   return look
 }
+
+/** How late anything may be on a busy machine, where a process or the server may stand still for seconds. */
+const STALL_MS = 15_000
+
+/** Prints what it took beside what is promised. That may be exceeded by a stall, and by nothing that takes longer. */
+export const within = (what: string, tookMs: number, promisedMs: number): void => {
+  console.log(`${what}: ${Math.round(tookMs)} ms, of at most ${promisedMs} ms on a quiet machine`)
+  assert.isAtMost(tookMs, promisedMs + STALL_MS, what)
+}
+
+/** Holds up this thread and all its fibers, as a computation would, and leaves the processor to others. */
+export const block = (ms: number): void => void Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms)
 
 /** Waits for something that happens in this process. */
 export const untilTrue = (condition: () => boolean, what: string, withinMs?: number) =>
@@ -142,7 +167,7 @@ export const eventually = <A, E, R>(
     withinMs
   )
 
-export const joined = <A, E>(fiber: Fiber.Fiber<A, E>) => Effect.timeout(Fiber.join(fiber), "20 seconds")
+export const joined = <A, E>(fiber: Fiber.Fiber<A, E>) => Effect.timeout(Fiber.join(fiber), "1 minute")
 
 /** Claims the next job of a task as a worker would that is not heard of again. */
 export const claimFor = Effect.fnUntraced(function*(worker: string, task: { readonly kind: string }, queue: string) {
