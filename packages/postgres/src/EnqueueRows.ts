@@ -26,14 +26,13 @@ export const keyText = (bytes: Uint8Array): string => {
 }
 
 /**
- * Arrays first, then the values that fill them up, then the different lanes, then whether a part may not stay and how
- * long to wait for what others hold (see `insertSql`). `lanes` are those of the jobs, in order.
+ * Of `plainSql`: arrays first, then the values that fill them up, then the different lanes, then how long to wait for what
+ * others hold. `lanes` are those of the jobs, in order.
  */
-export const insertParams = (
+export const plainParams = (
   batch: ReadonlyArray<Envelope>,
   lanes: ReadonlyArray<Lanes.Lane>,
-  isAllOrNothing: boolean,
-  patience: string | null = null
+  patience: string | null
 ): ReadonlyArray<unknown> => {
   const places = new Map<Lanes.Lane, number>()
   for (const lane of lanes) if (!places.has(lane)) places.set(lane, places.size + 1)
@@ -45,10 +44,17 @@ export const insertParams = (
     ...bound.map(({ value }) => value),
     Bind.ints(different.map(({ id }) => id)),
     ...Lanes.params(different),
-    isAllOrNothing,
     Bind.text(patience)
   ]
 }
+
+/** Of `insertSql`: the same, then whether a part may not stay. */
+export const insertParams = (
+  batch: ReadonlyArray<Envelope>,
+  lanes: ReadonlyArray<Lanes.Lane>,
+  isAllOrNothing: boolean,
+  patience: string | null = null
+): ReadonlyArray<unknown> => [...plainParams(batch, lanes, patience), isAllOrNothing]
 
 interface Row {
   readonly job: Envelope
@@ -134,50 +140,74 @@ const lanePlace = names.indexOf("lane") + 1
 const afterRows = 2 * names.length
 /** The parameters of the lanes: ids, then columns, of which queues are the first. */
 const lanes = Array.from({ length: 10 }, (_, index) => `$${afterRows + 1 + index}`)
-const isAllOrNothing = `$${afterRows + lanes.length + 1}`
-const patience = `$${afterRows + lanes.length + 2}`
+const patience = `$${afterRows + lanes.length + 1}`
+const isAllOrNothing = `$${afterRows + lanes.length + 2}`
+
+/**
+ * Lanes that are there, each with its place in the parameters; and, so that both happen once and not for each row, the time
+ * and the patience for locks, which lasts to the transaction's end.
+ */
+const withLanes = `with lane as materialized (
+    select w.place, l.id, l.queue, l.kind, l.version, headgate.now_ms() as now,
+      case when ${patience}::text is not null then set_config('lock_timeout', ${patience}, true) end as patience
+    from unnest(${lanes.join(", ")}) with ordinality as w(id, ${Lanes.columns}, place)
+    join headgate.lane l on l.id = w.id and ${Lanes.isSame}
+  )`
+
+/** Whether any of the queues has a limit of unfinished jobs. */
+const hasLimit = `exists (select from headgate.queue q
+    where q.name = any(${lanes[1]}) and q.max_unfinished_jobs is not null)`
+
+const hasClosed = "exists (select from headgate.strike s where s.closed_at_ms is not null)"
+
+const target =
+  `headgate.job (id, payload, kind, queue, schema_version, partition_key, keys, weights, fingerprint, priority,
+      max_attempts, crash_limit, timeout_ms, queue_timeout_ms, retention_ms, unique_key, headers, tags, lane_id, enqueued_at_ms,
+      scheduled_at_ms, deadline_at_ms, fall_back_at_ms, state)`
+
+/** The columns of `target`, of one row of `timed`. */
+const row =
+  `t.id, t.payload, t.kind, t.queue, t.version, t.partition_key, t.keys, t.weights::int[], t.print, t.priority,
+      t.max_attempts, t.crash_limit, t.timeout_ms, t.queue_timeout_ms, t.retention_ms, t.unique_key, t.headers,
+      t.tags::text[], t.lane_id, t.now, t.at_ms,
+      coalesce(t.deadline_at_ms, greatest(t.now, t.at_ms) + t.deadline_in_ms),
+      greatest(t.now, t.at_ms) + t.fall_back_ms,
+      case when t.pending then 'pending' when t.at_ms > t.now then 'scheduled' else 'available' end`
+
+/** Jobs with their lanes, times and fingerprints. */
+const timed = `select n.*, l.id as lane_id, l.kind, l.queue, l.version, l.now,
+      coalesce(n.due_at_ms, l.now + n.delay_ms, l.now) as at_ms,
+      coalesce(n.fingerprint, headgate.content_fingerprint(l.kind, n.payload)) as print
+    from (select ${filled.join(", ")} from unnest(${arrays.join(", ")}) as n(${names.join(", ")})) n
+    join lane l on l.place = n.lane`
+
+/**
+ * Stores all of the jobs. Or none of them: it fails where an id or a key is taken, and does not fail where a queue has a
+ * limit, any fingerprint is closed or a lane is missing. It saves what `insertSql` spends on telling more.
+ */
+export const plainSql = `${withLanes}
+  insert into ${target}
+  select ${row} from (${timed}) t
+  where not ${hasLimit} and not ${hasClosed} and (select count(*) from lane) = cardinality(${lanes[0]})`
 
 /**
  * Rows that meet a stored id or a held unique key are passed over, as are rows whose lane is missing or whose
  * fingerprint is closed. `stored` counts the others. Where a part may not stay, the statement fails; otherwise it answers
- * that part. With a `pressure` nothing is stored. With a patience, as `20ms`, the statement fails when it has to wait
- * longer for a lock; outside a transaction only, since that lasts to the transaction's end.
+ * that part. With a `pressure` nothing is stored. A patience is for statements outside of a transaction.
  */
-export const insertSql = `with lane as materialized (
-    select w.place, l.id, l.queue, l.kind, l.version
-    from unnest(${lanes.join(", ")}) with ordinality as w(id, ${Lanes.columns}, place)
-    join headgate.lane l on l.id = w.id and ${Lanes.isSame}
-  ), guard as materialized (
-    select case when ${patience}::text is not null then set_config('lock_timeout', ${patience}, true) end as patience,
-      exists (select from headgate.strike s where s.closed_at_ms is not null) as has_closed,
-      case when exists (select from headgate.queue q
-          where q.name = any(${lanes[1]}) and q.max_unfinished_jobs is not null)
+export const insertSql = `${withLanes}, guard as materialized (
+    select ${hasClosed} as has_closed,
+      case when ${hasLimit}
         then (select headgate.backpressure(array_agg(n.id), array_agg(l.queue))
           from unnest($1, $${lanePlace}) n(id, lane) join lane l on l.place = coalesce(n.lane, $${
   names.length + lanePlace
 }))
       end as pressure
-  ), new as (
-    select ${filled.join(", ")} from unnest(${arrays.join(", ")}) as n(${names.join(", ")})
-  ), timed as (
-    select n.*, clock.now, coalesce(n.due_at_ms, clock.now + n.delay_ms, clock.now) as at_ms
-    from new n cross join (select headgate.now_ms() as now offset 0) clock
   ), stored as (
-    insert into headgate.job (id, payload, kind, queue, schema_version, partition_key, keys, weights, fingerprint, priority,
-      max_attempts, crash_limit, timeout_ms, queue_timeout_ms, retention_ms, unique_key, headers, tags, lane_id, enqueued_at_ms,
-      scheduled_at_ms, deadline_at_ms, fall_back_at_ms, state)
-    select t.id, t.payload, t.kind, t.queue, t.version, t.partition_key, t.keys, t.weights::int[], t.print, t.priority,
-      t.max_attempts, t.crash_limit, t.timeout_ms, t.queue_timeout_ms, t.retention_ms, t.unique_key, t.headers,
-      t.tags::text[], t.lane_id, t.now, t.at_ms,
-      coalesce(t.deadline_at_ms, greatest(t.now, t.at_ms) + t.deadline_in_ms),
-      greatest(t.now, t.at_ms) + t.fall_back_ms,
-      case when t.pending then 'pending' when t.at_ms > t.now then 'scheduled' else 'available' end
-    from (
-      select t.*, l.id as lane_id, l.kind, l.queue, l.version,
-        coalesce(t.fingerprint, headgate.content_fingerprint(l.kind, t.payload)) as print
-      -- Its own level, so that the fingerprint is computed once.
-      from timed t join lane l on l.place = t.lane offset 0
-    ) t
+    insert into ${target}
+    select ${row}
+    -- Its own level, so that the fingerprint is computed once.
+    from (${timed} offset 0) t
     where (select g.pressure from guard g) is null
       and case when (select g.has_closed from guard g) then not headgate.is_closed(t.print) else true end
     on conflict do nothing

@@ -24,6 +24,7 @@ import { Announcer } from "./Announcer.ts"
 import * as Bind from "./Bind.ts"
 import { ControlSql, inSchema, isConflict, sqlState } from "./ControlSql.ts"
 import * as EnqueueGroups from "./EnqueueGroups.ts"
+import * as EnqueuePlain from "./EnqueuePlain.ts"
 import { closedSql, insertParams, insertSql, keyText, obstaclesSql, uniqueKey } from "./EnqueueRows.ts"
 import * as Lanes from "./Lanes.ts"
 import { type ReplacedRow, replaceParams, replaceSql } from "./Replace.ts"
@@ -37,6 +38,7 @@ const make = Effect.gen(function*() {
   const announcer = yield* Announcer
   const lanes = Lanes.make(statement)
   const client = application.withoutTransforms()
+  const plain = EnqueuePlain.make(client, schema)
   const insertText = inSchema(schema, insertSql)
   const obstaclesText = inSchema(schema, obstaclesSql)
   const closedText = inSchema(schema, closedSql)
@@ -47,8 +49,10 @@ const make = Effect.gen(function*() {
   const insert = Effect.fnUntraced(function*(
     jobs: ReadonlyArray<Envelope>,
     places: ReadonlyArray<Lanes.Lane>,
-    isOwn: boolean
+    isOwn: boolean,
+    isSentAgain: boolean
   ) {
+    if (!isOwn && !isSentAgain && (yield* plain(jobs, places))) return new Set(laterOf(jobs))
     const once = client.unsafe<InsertRow>(insertText, insertParams(jobs, places, !isOwn))
     let [row] = yield* once
     if (isIsolated(row) && !isOwn) [row] = yield* readCommitted(application.withTransaction(once))
@@ -98,7 +102,7 @@ const make = Effect.gen(function*() {
       // A first round without an insert shows whether the earlier twin is a finished job that was sent again.
       if (twin !== undefined && round > 1) return yield* duplicate(twin.of, batch.indexOf(twin.job))
       if (twin === undefined) {
-        const tried = yield* Effect.result(insert(jobs, places, isOwn))
+        const tried = yield* Effect.result(insert(jobs, places, isOwn, lostAnswer || round > 1))
         if (tried._tag === "Failure" && isLost(tried.failure) && !isOwn && !lostAnswer) {
           lostAnswer = true
           continue
@@ -142,6 +146,18 @@ const make = Effect.gen(function*() {
     Effect.catchTag("SqlError", unavailable(operation))
   )
 
+  const insertGroup = Effect.fnUntraced(function*(
+    jobs: ReadonlyArray<Envelope>,
+    places: ReadonlyArray<Lanes.Lane>,
+    isSentAgain: boolean
+  ) {
+    if (!isSentAgain && (yield* plain(jobs, places, GROUP_PATIENCE))) {
+      return { stored: jobs.length, later: laterOf(jobs), part: [], pressure: null }
+    }
+    const [row] = yield* client.unsafe<InsertRow>(insertText, insertParams(jobs, places, false, GROUP_PATIENCE))
+    return row
+  })
+
   /** Stores those of the jobs in whose way nothing stands, by one statement unless a queue has too many jobs already. */
   const send = Effect.fnUntraced(function*(jobs: ReadonlyArray<Envelope>) {
     const startedAt = performance.now()
@@ -150,16 +166,14 @@ const make = Effect.gen(function*() {
     while (left.length > 0) {
       const places = yield* Effect.result(lanes.ensure(left))
       if (places._tag === "Failure") break
-      const tried = yield* Effect.result(
-        client.unsafe<InsertRow>(insertText, insertParams(left, places.success, false, GROUP_PATIENCE))
-      )
+      const tried = yield* Effect.result(insertGroup(left, places.success, lostSince !== undefined))
       if (tried._tag === "Failure") {
         if (!isLost(tried.failure)) return { stored: NONE, lostSince, isHeld: sqlState(tried.failure) === HELD }
         if (lostSince !== undefined) return yield* Effect.fail(tried.failure)
         lostSince = startedAt
         continue
       }
-      const [row] = tried.success
+      const row = tried.success
       if (row === undefined) break
       if (row.pressure === null) {
         const stored = storedBy(row, left)
@@ -248,6 +262,13 @@ const pressed = (pressure: NonNullable<InsertRow["pressure"]>): Backpressure | I
     message: `the queue ${pressure.queue} has a limit of unfinished jobs, which cannot be kept in a transaction of ` +
       `isolation level ${pressure.isolation}`
   })
+
+/** Of jobs without a time of their own: the others wait for nothing. */
+const laterOf = (jobs: ReadonlyArray<Envelope>): ReadonlyArray<string> => {
+  const later: Array<string> = []
+  for (const { delayMs, id, pending } of jobs) if (delayMs !== undefined && delayMs > 0 && !pending) later.push(id)
+  return later
+}
 
 const created = (job: Envelope, isLater: boolean): Enqueued => ({
   // SAFETY: the guard has checked the id.
