@@ -8,8 +8,8 @@ import type { Envelope } from "@headgate/core/Envelope"
 import { isUlid } from "@headgate/core/IdGen"
 import * as Effect from "effect/Effect"
 import type * as SqlError from "effect/sql/SqlError"
-import { inSchema, isConflict, sqlState } from "./ControlSql.ts"
-import { plainParams, plainSql } from "./EnqueueRows.ts"
+import { isConflict, sqlState } from "./ControlSql.ts"
+import type { EnqueueSql } from "./EnqueueSql.ts"
 import type { Lane } from "./Lanes.ts"
 
 /** Whether it stored the jobs: all of them, or none. */
@@ -22,8 +22,7 @@ export type Plain = (
 /** A refusal is rarely the last one: a limit or a closed fingerprint stays, and ids of the caller's own come again. */
 const REST_MS = 1000
 
-export const make = (client: PgClient.PgClient, schema: string): Plain => {
-  const text = inSchema(schema, plainSql)
+export const make = (client: PgClient.PgClient, enqueueSql: EnqueueSql): Plain => {
   const restsUntil = new WeakMap<Lane, number>()
   const refused = (lanes: ReadonlyArray<Lane>) => {
     const until = performance.now() + REST_MS
@@ -33,7 +32,7 @@ export const make = (client: PgClient.PgClient, schema: string): Plain => {
   return (jobs, lanes, patience = undefined) => {
     const now = performance.now()
     if (!jobs.every(isPlain) || lanes.some((lane) => (restsUntil.get(lane) ?? 0) > now)) return NOT_STORED
-    return client.unsafe(text, plainParams(jobs, lanes, patience ?? null)).raw.pipe(
+    return client.unsafe(...enqueueSql.plain(jobs, lanes, patience)).raw.pipe(
       Effect.map((answer) => rowCount(answer) === jobs.length || refused(lanes)),
       Effect.catchIf(isTaken, () => Effect.sync(() => refused(lanes)))
     )

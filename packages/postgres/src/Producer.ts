@@ -25,7 +25,8 @@ import * as Bind from "./Bind.ts"
 import { ControlSql, inSchema, isConflict, sqlState } from "./ControlSql.ts"
 import * as EnqueueGroups from "./EnqueueGroups.ts"
 import * as EnqueuePlain from "./EnqueuePlain.ts"
-import { closedSql, insertParams, insertSql, keyText, obstaclesSql, uniqueKey } from "./EnqueueRows.ts"
+import { keyText, uniqueKey } from "./EnqueueRows.ts"
+import * as EnqueueSql from "./EnqueueSql.ts"
 import * as Lanes from "./Lanes.ts"
 import { type ReplacedRow, replaceParams, replaceSql } from "./Replace.ts"
 import { refuseUnsupported } from "./Unsupported.ts"
@@ -38,10 +39,10 @@ const make = Effect.gen(function*() {
   const announcer = yield* Announcer
   const lanes = Lanes.make(statement)
   const client = application.withoutTransforms()
-  const plain = EnqueuePlain.make(client, schema)
-  const insertText = inSchema(schema, insertSql)
-  const obstaclesText = inSchema(schema, obstaclesSql)
-  const closedText = inSchema(schema, closedSql)
+  const enqueueSql = EnqueueSql.make(schema)
+  const plain = EnqueuePlain.make(client, enqueueSql)
+  const obstaclesText = inSchema(schema, EnqueueSql.obstaclesSql)
+  const closedText = inSchema(schema, EnqueueSql.closedSql)
   const replaceText = inSchema(schema, replaceSql)
   const removeText = inSchema(schema, "delete from headgate.job j where j.id = any($1)")
 
@@ -53,7 +54,7 @@ const make = Effect.gen(function*() {
     isSentAgain: boolean
   ) {
     if (!isOwn && !isSentAgain && (yield* plain(jobs, places))) return new Set(laterOf(jobs))
-    const once = client.unsafe<InsertRow>(insertText, insertParams(jobs, places, !isOwn))
+    const once = client.unsafe<InsertRow>(...enqueueSql.insert(jobs, places, !isOwn))
     let [row] = yield* once
     if (isIsolated(row) && !isOwn) [row] = yield* readCommitted(application.withTransaction(once))
     if (row !== undefined && row.pressure !== null) return pressed(row.pressure)
@@ -154,7 +155,7 @@ const make = Effect.gen(function*() {
     if (!isSentAgain && (yield* plain(jobs, places, GROUP_PATIENCE))) {
       return { stored: jobs.length, later: laterOf(jobs), part: [], pressure: null }
     }
-    const [row] = yield* client.unsafe<InsertRow>(insertText, insertParams(jobs, places, false, GROUP_PATIENCE))
+    const [row] = yield* client.unsafe<InsertRow>(...enqueueSql.insert(jobs, places, false, GROUP_PATIENCE))
     return row
   })
 
@@ -293,7 +294,7 @@ const findTwin = (jobs: ReadonlyArray<Envelope>): { readonly job: Envelope; read
   return undefined
 }
 
-/** Whom `insertSql` stored, where a part may stay. */
+/** Whom `EnqueueSql.insert` stored, where a part may stay. */
 const storedBy = (row: InsertRow, jobs: ReadonlyArray<Envelope>): ReadonlyMap<string, Enqueued> => {
   const later = new Set(row.later)
   const part = row.stored === jobs.length ? undefined : new Set(row.part)
