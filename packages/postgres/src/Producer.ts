@@ -114,8 +114,10 @@ const make = Effect.gen(function*() {
         const stored = tried._tag === "Success" ? tried.success : undefined
         if (stored !== undefined && "_tag" in stored) return yield* stored
         if (stored !== undefined) {
-          for (const job of jobs) answers.set(job.id, created(job, stored.has(job.id)))
-          return answers
+          const now = jobs.map((job) => created(job, stored.has(job.id)))
+          if (jobs === batch) return now
+          for (const answer of now) answers.set(answer.id, answer)
+          return inOrder(batch, answers)
         }
       }
       const rows = yield* obstacles(jobs)
@@ -127,7 +129,7 @@ const make = Effect.gen(function*() {
       // The statement was sent twice: what this call stored before is not an older job.
       const ownAge = lostAnswer ? performance.now() - startedAt + 1000 : -1
       const left = yield* judge(batch, jobs, rows, ownAge, answers, replace)
-      if (left.length === 0) return answers
+      if (left.length === 0) return inOrder(batch, answers)
       if (left.length === jobs.length) lanes.forget(jobs)
       jobs = left
     }
@@ -140,9 +142,9 @@ const make = Effect.gen(function*() {
   const storeAndAnnounce = Effect.fnUntraced(
     function*(batch: ReadonlyArray<Envelope>, isOwn: boolean, lostSince?: number) {
       const answers = yield* store(batch, isOwn, lostSince)
-      const ready = readyQueues(batch, answers)
+      const ready = readyQueues(batch, (n) => answers[n])
       if (ready.length > 0) yield* application.afterCommit(announcer.announce(ready))
-      return batch.flatMap(({ id }) => answers.get(id) ?? [])
+      return answers
     },
     Effect.catchTag("SqlError", unavailable(operation))
   )
@@ -178,7 +180,7 @@ const make = Effect.gen(function*() {
       if (row === undefined) break
       if (row.pressure === null) {
         const stored = storedBy(row, left)
-        const ready = readyQueues(left, stored)
+        const ready = readyQueues(left, (_, id) => stored.get(id))
         if (ready.length > 0) yield* announcer.announce(ready)
         return { stored, lostSince, isHeld: false }
       }
@@ -303,9 +305,20 @@ const storedBy = (row: InsertRow, jobs: ReadonlyArray<Envelope>): ReadonlyMap<st
   return answers
 }
 
-const readyQueues = (jobs: ReadonlyArray<Envelope>, answers: ReadonlyMap<string, Enqueued>): ReadonlyArray<string> => {
+const inOrder = (batch: ReadonlyArray<Envelope>, answers: ReadonlyMap<string, Enqueued>): ReadonlyArray<Enqueued> =>
+  batch.flatMap(({ id }) => answers.get(id) ?? [])
+
+const readyQueues = (
+  jobs: ReadonlyArray<Envelope>,
+  answerOf: (n: number, id: string) => Enqueued | undefined
+): ReadonlyArray<string> => {
   const queues = new Set<string>()
-  for (const { id, queue } of jobs) if (isReady(answers.get(id))) queues.add(enqueueQueue(queue))
+  let last: string | undefined
+  for (const [n, { id, queue }] of jobs.entries()) {
+    if (queue === last || !isReady(answerOf(n, id))) continue
+    queues.add(enqueueQueue(queue))
+    last = queue
+  }
   return [...queues]
 }
 
