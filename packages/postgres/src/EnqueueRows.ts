@@ -28,7 +28,7 @@ export const keyText = (bytes: Uint8Array): string => {
 export interface BoundRows {
   /** By column, in their order: a bit for each one of which the parameter is an array, with an element a job. */
   readonly varying: number
-  /** Of the columns, then of the different lanes. */
+  /** Of the columns, then of the different lanes: values of the only one, or arrays of several, where the lane varies. */
   readonly params: ReadonlyArray<unknown>
 }
 
@@ -44,7 +44,9 @@ export const bindRows = (batch: ReadonlyArray<Envelope>, lanes: ReadonlyArray<La
     if (isVarying) varying |= 1 << place
     params.push(parameter)
   }
-  params.push(Bind.ints(different.map(({ id }) => id)), ...Lanes.params(different))
+  const [only] = different
+  if (only !== undefined && places === undefined) params.push(Bind.int(only.id), ...Lanes.values(only))
+  else params.push(Bind.ints(different.map(({ id }) => id)), ...Lanes.params(different))
   return { varying, params }
 }
 

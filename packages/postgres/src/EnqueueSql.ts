@@ -1,8 +1,10 @@
 /**
  * The statements that store a batch of jobs, and those that look at what stood in their way. Their texts follow from which
- * columns vary (see `bindRows`): the parameters are those of the columns, the lanes, then `tailParams`.
+ * columns vary (see `bindRows`):
+ * the parameters are those of the columns, of the lanes, then the statement's own.
  */
 import type { Envelope } from "@headgate/core/Envelope"
+import { channelOf } from "./Announcer.ts"
 import * as Bind from "./Bind.ts"
 import { inSchema } from "./ControlSql.ts"
 import { bindRows, columns } from "./EnqueueRows.ts"
@@ -14,11 +16,13 @@ export type Bound = readonly [text: string, params: ReadonlyArray<unknown>]
 export interface EnqueueSql {
   /**
    * Stores all of the jobs. Or none of them: it fails where an id or a key is taken, and does not fail where a queue has a
-   * limit, any fingerprint is closed or a lane is missing. It saves what `insert` spends on telling more.
+   * limit, any fingerprint is closed or a lane is missing. It saves what `insert` spends on telling more. Of the jobs'
+   * queues it announces those that are `announced`.
    */
   readonly plain: (
     jobs: ReadonlyArray<Envelope>,
     lanes: ReadonlyArray<Lanes.Lane>,
+    announced: ReadonlyArray<string>,
     patience: string | undefined
   ) => Bound
   /**
@@ -42,9 +46,10 @@ export const make = (schema: string): EnqueueSql => {
   const plainText = texts(schema, plainSql)
   const insertText = texts(schema, insertSql)
   return {
-    plain: (jobs, lanes, patience = undefined) => {
+    plain: (jobs, lanes, announced, patience) => {
       const { params, varying } = bindRows(jobs, lanes)
-      return [plainText(varying), [...params, Bind.text(patience ?? null)]]
+      const tail = [Bind.text(patience ?? null), Bind.text(channelOf(schema)), Bind.texts(announced)]
+      return [plainText(varying), [...params, ...tail]]
     },
     insert: (jobs, lanes, isAllOrNothing, patience = undefined) => {
       const { params, varying } = bindRows(jobs, lanes)
@@ -66,25 +71,40 @@ const texts = (schema: string, build: (varying: number) => string): (varying: nu
 
 const MAX_TEXTS = 100
 const names = columns.map(({ name }) => name)
-/** The parameters of the lanes: ids, then columns, of which queues are the first. */
-const lanes = Array.from({ length: 10 }, (_, index) => `$${names.length + 1 + index}`)
-const patience = `$${names.length + lanes.length + 1}`
-const isAllOrNothing = `$${names.length + lanes.length + 2}`
+const laneNames = ["id", ...Lanes.columns.split(", ")]
+const laneParams = laneNames.map((_, index) => `$${names.length + 1 + index}`)
+const [, queueParam] = laneParams
+const [patience, ...others] = [1, 2, 3].map((n) => `$${names.length + laneNames.length + n}`)
+const [channel, announced] = others
+const [isAllOrNothing] = others
+
+const isVarying = (varying: number, index: number): boolean => (varying >> index & 1) === 1
+const hasSeveralLanes = (varying: number): boolean => isVarying(varying, names.indexOf("lane"))
+
+const sought = (varying: number): string =>
+  hasSeveralLanes(varying)
+    ? `unnest(${laneParams.join(", ")}) with ordinality as w(${laneNames.join(", ")}, place)`
+    : `(select ${laneNames.map((name, index) => `${laneParams[index]} as ${name}`).join(", ")}, 1 as place) w`
 
 /**
- * Lanes that are there, each with its place in the parameters; and, so that both happen once and not for each row, the time
- * and the patience for locks, which lasts to the transaction's end.
+ * Lanes that are there, each with its place in the parameters; and, so that it happens once and not for each row, the time,
+ * the patience for locks, which lasts to the transaction's end, and what else there is to do.
  */
-const withLanes = `with lane as materialized (
+const withLanes = (varying: number, also = "null"): string =>
+  `with lane as materialized (
     select w.place, l.id, l.queue, l.kind, l.version, headgate.now_ms() as now,
-      case when ${patience}::text is not null then set_config('lock_timeout', ${patience}, true) end as patience
-    from unnest(${lanes.join(", ")}) with ordinality as w(id, ${Lanes.columns}, place)
-    join headgate.lane l on l.id = w.id and ${Lanes.isSame}
+      case when ${patience}::text is not null then set_config('lock_timeout', ${patience}, true) end as patience,
+      ${also} as also
+    from ${sought(varying)} join headgate.lane l on l.id = w.id and ${Lanes.isSame}
   )`
 
+/** Heard when the transaction ends, once a queue. */
+const announces = `case when l.queue = any(${announced}) then pg_notify(${channel}, hashtext(l.queue)::text)::text end`
+
 /** Whether any of the queues has a limit of unfinished jobs. */
-const hasLimit = `exists (select from headgate.queue q
-    where q.name = any(${lanes[1]}) and q.max_unfinished_jobs is not null)`
+const hasLimit = (varying: number): string =>
+  `exists (select from headgate.queue q where q.name = ${hasSeveralLanes(varying) ? `any(${queueParam})` : queueParam}
+    and q.max_unfinished_jobs is not null)`
 
 const hasClosed = "exists (select from headgate.strike s where s.closed_at_ms is not null)"
 
@@ -104,10 +124,9 @@ const row =
 
 /** The jobs' own columns. */
 const given = (varying: number): string => {
-  const isVarying = (index: number) => (varying >> index & 1) === 1
-  const arrays = names.flatMap((_, index) => isVarying(index) ? [`$${index + 1}`] : [])
-  const elements = names.filter((_, index) => isVarying(index))
-  const all = names.map((name, index) => isVarying(index) ? `n.${name}` : `$${index + 1} as ${name}`)
+  const arrays = names.flatMap((_, index) => isVarying(varying, index) ? [`$${index + 1}`] : [])
+  const elements = names.filter((_, index) => isVarying(varying, index))
+  const all = names.map((name, index) => isVarying(varying, index) ? `n.${name}` : `$${index + 1} as ${name}`)
   return `(select ${all.join(", ")} from unnest(${arrays.join(", ")}) as n(${elements.join(", ")}))`
 }
 
@@ -119,15 +138,17 @@ const timed = (varying: number): string =>
     from ${given(varying)} n join lane l on l.place = n.lane`
 
 const plainSql = (varying: number): string =>
-  `${withLanes}
+  `${withLanes(varying, announces)}
   insert into ${target}
   select ${row} from (${timed(varying)}) t
-  where not ${hasLimit} and not ${hasClosed} and (select count(*) from lane) = cardinality(${lanes[0]})`
+  where not ${hasLimit(varying)} and not ${hasClosed}${
+    hasSeveralLanes(varying) ? ` and (select count(*) from lane) = cardinality(${laneParams[0]})` : ""
+  }`
 
 const insertSql = (varying: number): string =>
-  `${withLanes}, guard as materialized (
+  `${withLanes(varying)}, guard as materialized (
     select ${hasClosed} as has_closed,
-      case when ${hasLimit}
+      case when ${hasLimit(varying)}
         then (select headgate.backpressure(array_agg(n.id), array_agg(l.queue))
           from ${given(varying)} n join lane l on l.place = n.lane)
       end as pressure

@@ -51,6 +51,19 @@ export const params = (lanes: ReadonlyArray<Omit<Lane, "id">>): ReadonlyArray<un
   Bind.texts(lanes.map(({ limits }) => Bind.textArrayLiteral(limits)))
 ]
 
+/** The columns of one lane, each a value. */
+export const values = (lane: Omit<Lane, "id">): ReadonlyArray<unknown> => [
+  Bind.text(lane.queue),
+  Bind.text(lane.kind),
+  Bind.int(lane.version),
+  Bind.text(lane.worker),
+  lane.fallsBack,
+  lane.isPartitioned,
+  lane.varies,
+  Bind.text(Bind.textArrayLiteral(lane.classes)),
+  Bind.text(Bind.textArrayLiteral(lane.limits))
+]
+
 export const make = (statement: ControlSql["Service"]["statement"]): Lanes => {
   const known = new Map<string, Lane>()
   const find = statement<{ readonly place: number; readonly id: number }>(

@@ -40,7 +40,7 @@ const make = Effect.gen(function*() {
   const lanes = Lanes.make(statement)
   const client = application.withoutTransforms()
   const enqueueSql = EnqueueSql.make(schema)
-  const plain = EnqueuePlain.make(client, enqueueSql)
+  const plain = EnqueuePlain.make(client, enqueueSql, lanes, announcer)
   const obstaclesText = inSchema(schema, EnqueueSql.obstaclesSql)
   const closedText = inSchema(schema, EnqueueSql.closedSql)
   const replaceText = inSchema(schema, replaceSql)
@@ -50,10 +50,8 @@ const make = Effect.gen(function*() {
   const insert = Effect.fnUntraced(function*(
     jobs: ReadonlyArray<Envelope>,
     places: ReadonlyArray<Lanes.Lane>,
-    isOwn: boolean,
-    isSentAgain: boolean
+    isOwn: boolean
   ) {
-    if (!isOwn && !isSentAgain && (yield* plain(jobs, places))) return new Set(laterOf(jobs))
     const once = client.unsafe<InsertRow>(...enqueueSql.insert(jobs, places, !isOwn))
     let [row] = yield* once
     if (isIsolated(row) && !isOwn) [row] = yield* readCommitted(application.withTransaction(once))
@@ -103,7 +101,7 @@ const make = Effect.gen(function*() {
       // A first round without an insert shows whether the earlier twin is a finished job that was sent again.
       if (twin !== undefined && round > 1) return yield* duplicate(twin.of, batch.indexOf(twin.job))
       if (twin === undefined) {
-        const tried = yield* Effect.result(insert(jobs, places, isOwn, lostAnswer || round > 1))
+        const tried = yield* Effect.result(insert(jobs, places, isOwn))
         if (tried._tag === "Failure" && isLost(tried.failure) && !isOwn && !lostAnswer) {
           lostAnswer = true
           continue
@@ -141,51 +139,58 @@ const make = Effect.gen(function*() {
 
   const storeAndAnnounce = Effect.fnUntraced(
     function*(batch: ReadonlyArray<Envelope>, isOwn: boolean, lostSince?: number) {
-      const answers = yield* store(batch, isOwn, lostSince)
-      const ready = readyQueues(batch, (n) => answers[n])
+      let sentAt = lostSince
+      if (!isOwn && sentAt === undefined) {
+        const startedAt = performance.now()
+        const tried = yield* Effect.result(plain(batch))
+        if (tried._tag === "Failure") {
+          if (tried.failure._tag !== "SqlError" || !isLost(tried.failure)) return yield* Effect.fail(tried.failure)
+          sentAt = startedAt
+        } else if (tried.success !== undefined) return tried.success
+      }
+      const answers = yield* store(batch, isOwn, sentAt)
+      const ready = EnqueuePlain.readyQueues(batch, answers)
       if (ready.length > 0) yield* application.afterCommit(announcer.announce(ready))
       return answers
     },
     Effect.catchTag("SqlError", unavailable(operation))
   )
 
-  const insertGroup = Effect.fnUntraced(function*(
-    jobs: ReadonlyArray<Envelope>,
-    places: ReadonlyArray<Lanes.Lane>,
-    isSentAgain: boolean
-  ) {
-    if (!isSentAgain && (yield* plain(jobs, places, GROUP_PATIENCE))) {
-      return { stored: jobs.length, later: laterOf(jobs), part: [], pressure: null }
-    }
+  /** Stores those of the jobs in whose way nothing stands; none of them when a queue has too many already. */
+  const insertGroup: InsertGroup = Effect.fnUntraced(function*(jobs) {
+    const places = yield* lanes.ensure(jobs)
     const [row] = yield* client.unsafe<InsertRow>(...enqueueSql.insert(jobs, places, false, GROUP_PATIENCE))
-    return row
+    if (row === undefined || row.pressure !== null) return { full: row?.pressure?.queue }
+    const stored = storedBy(row, jobs)
+    yield* announcer.announce(EnqueuePlain.readyQueues(jobs, jobs.map(({ id }) => stored.get(id))))
+    return { stored }
   })
 
-  /** Stores those of the jobs in whose way nothing stands, by one statement unless a queue has too many jobs already. */
+  const plainGroup: InsertGroup = (jobs) =>
+    Effect.map(
+      plain(jobs, GROUP_PATIENCE),
+      (answers) => answers === undefined ? {} : { stored: new Map(answers.map((answer) => [answer.id, answer])) }
+    )
+
+  /** Stores those of the jobs in whose way nothing stands, by one statement where it can. */
   const send = Effect.fnUntraced(function*(jobs: ReadonlyArray<Envelope>) {
     const startedAt = performance.now()
+    let insert = plainGroup
     let left = jobs
     let lostSince: number | undefined
     while (left.length > 0) {
-      const places = yield* Effect.result(lanes.ensure(left))
-      if (places._tag === "Failure") break
-      const tried = yield* Effect.result(insertGroup(left, places.success, lostSince !== undefined))
+      const tried = yield* Effect.result(insert(left))
+      insert = insertGroup
       if (tried._tag === "Failure") {
+        if (tried.failure._tag !== "SqlError") break
         if (!isLost(tried.failure)) return { stored: NONE, lostSince, isHeld: sqlState(tried.failure) === HELD }
         if (lostSince !== undefined) return yield* Effect.fail(tried.failure)
         lostSince = startedAt
         continue
       }
-      const row = tried.success
-      if (row === undefined) break
-      if (row.pressure === null) {
-        const stored = storedBy(row, left)
-        const ready = readyQueues(left, (_, id) => stored.get(id))
-        if (ready.length > 0) yield* announcer.announce(ready)
-        return { stored, lostSince, isHeld: false }
-      }
-      const { queue } = row.pressure
-      left = left.filter((job) => enqueueQueue(job.queue) !== queue)
+      const { full, stored } = tried.success
+      if (stored !== undefined) return { stored, lostSince, isHeld: false }
+      if (full !== undefined) left = left.filter((job) => enqueueQueue(job.queue) !== full)
     }
     return { stored: NONE, lostSince, isHeld: false }
   }, Effect.catchTag("SqlError", unavailable(operation)))
@@ -266,13 +271,6 @@ const pressed = (pressure: NonNullable<InsertRow["pressure"]>): Backpressure | I
       `isolation level ${pressure.isolation}`
   })
 
-/** Of jobs without a time of their own: the others wait for nothing. */
-const laterOf = (jobs: ReadonlyArray<Envelope>): ReadonlyArray<string> => {
-  const later: Array<string> = []
-  for (const { delayMs, id, pending } of jobs) if (delayMs !== undefined && delayMs > 0 && !pending) later.push(id)
-  return later
-}
-
 const created = (job: Envelope, isLater: boolean): Enqueued => ({
   // SAFETY: the guard has checked the id.
   id: job.id as JobId,
@@ -308,22 +306,6 @@ const storedBy = (row: InsertRow, jobs: ReadonlyArray<Envelope>): ReadonlyMap<st
 const inOrder = (batch: ReadonlyArray<Envelope>, answers: ReadonlyMap<string, Enqueued>): ReadonlyArray<Enqueued> =>
   batch.flatMap(({ id }) => answers.get(id) ?? [])
 
-const readyQueues = (
-  jobs: ReadonlyArray<Envelope>,
-  answerOf: (n: number, id: string) => Enqueued | undefined
-): ReadonlyArray<string> => {
-  const queues = new Set<string>()
-  let last: string | undefined
-  for (const [n, { id, queue }] of jobs.entries()) {
-    if (queue === last || !isReady(answerOf(n, id))) continue
-    queues.add(enqueueQueue(queue))
-    last = queue
-  }
-  return [...queues]
-}
-
-const isReady = (answer: Enqueued | undefined): boolean => answer?.status === "created" && answer.state === "available"
-
 /** Nothing was stored, and another look or another try will tell more. */
 const isPassedOver = (error: SqlError.SqlError): boolean => sqlState(error) === PARTIAL || isConflict(error)
 
@@ -343,6 +325,11 @@ const MAX_ROUNDS = 20
 const OLD_SNAPSHOT = "the open transaction cannot see what was committed meanwhile; repeat the whole transaction"
 
 type Replace = (holder: ObstacleRow, job: Envelope) => Effect.Effect<boolean | undefined, SqlError.SqlError>
+
+type InsertGroup = (jobs: ReadonlyArray<Envelope>) => Effect.Effect<
+  { readonly stored?: ReadonlyMap<string, Enqueued>; readonly full?: string | undefined },
+  SqlError.SqlError | StoreUnavailable
+>
 
 interface InsertRow {
   readonly stored: number
