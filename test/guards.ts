@@ -404,7 +404,7 @@ export const guards: ReadonlyArray<Guard> = [
   },
   {
     promise: "No job of a closed fingerprint is stored",
-    file: "packages/postgres/src/EnqueueRows.ts",
+    file: "packages/postgres/src/EnqueueSql.ts",
     guarded: "and case when (select g.has_closed from guard g) then not headgate.is_closed(t.print) else true end",
     without: "",
     test: "packages/postgres/test/ProducerPolicies.test.ts",

@@ -8,7 +8,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as SchemaAST from "effect/SchemaAST"
 import * as SchemaIssue from "effect/SchemaIssue"
-import { cutUtf8, toStorableText } from "./Text.ts"
+import { cutUtf8, toStorableText, toUtf8 } from "./Text.ts"
 
 /**
  * A value does not fit its schema, or bytes are not what the codec writes. `path` leads to the faulty part (`a.b[0]`).
@@ -51,7 +51,7 @@ export const Codec = {
         if (isVoid && value === undefined) return NOTHING_ENCODED
         const json = toJson(value)
         if (Result.isFailure(json)) return Result.fail(schemaFault("encode", json.failure, options))
-        return isVoid ? NOTHING_ENCODED : Result.succeed(encoder.encode(JSON.stringify(json.success)))
+        return isVoid ? NOTHING_ENCODED : Result.succeed(toUtf8(JSON.stringify(json.success)))
       },
       decode: (bytes) => {
         if (nothing !== undefined && bytes.length === 0) return nothing
@@ -158,6 +158,5 @@ const MAX_MESSAGE_BYTES = 2048
 const MAX_PATH_BYTES = 512
 const IDENTIFIER = /^[A-Za-z_$][\w$]{0,127}$/
 const NOTHING_ENCODED = Result.succeed(new Uint8Array(0))
-const encoder = new TextEncoder()
 const decoder = new TextDecoder("utf-8", { fatal: true })
 const formatIssue = SchemaIssue.makeFormatterStandardSchemaV1()

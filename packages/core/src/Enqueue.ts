@@ -1,9 +1,10 @@
 /** From a typed payload and options in the caller's terms to the stored form of a job. */
+import * as Context from "effect/Context"
 import * as DateTime from "effect/DateTime"
 import type * as Duration from "effect/Duration"
-import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
-import type { Codec, CodecError } from "./Codec.ts"
+import * as Result from "effect/Result"
+import { type Codec, CodecError } from "./Codec.ts"
 import { Envelope } from "./Envelope.ts"
 import { IdGen } from "./IdGen.ts"
 import { wholeMillis, zeroOrMillis } from "./Millis.ts"
@@ -54,88 +55,105 @@ export interface EnqueueOptions {
   readonly stickyFallback?: Duration.Input | undefined
 }
 
-export const envelopeOf = Effect.fnUntraced(function*<P, S, E, Steps extends string>(
+/** The envelope of one job of a task, made where `context` is the caller's. */
+export type EnvelopeOf<P> = (
+  context: Context.Context<never>,
+  payload: P,
+  options?: EnqueueOptions
+) => Result.Result<Envelope, Invalid | CodecError>
+
+/**
+ * What the task itself says is worked out here, once; what is left runs for every job of a batch, so it is plain code.
+ * Inside of it refusals are thrown.
+ */
+export const envelopes = <P, S, E, Steps extends string>(
   kind: string,
   version: number,
   codec: Codec<P>,
-  task: TaskOptions<P, S, E, Steps>,
-  payload: P,
-  options: EnqueueOptions = {}
-): Effect.fn.Return<Envelope, Invalid | CodecError> {
-  const ids = yield* IdGen
-  const refusal = refuseBoth("delay", options.delay, "at", options.at) ??
+  task: TaskOptions<P, S, E, Steps>
+): EnvelopeOf<P> => {
+  const own = {
+    queue: task.queue === undefined ? undefined : queueName(task.queue),
+    timeoutMs: millis("timeout", task.timeout),
+    deadlineInMs: millis("deadline", task.deadline),
+    queueTimeoutMs: millis("queueTimeout", task.queueTimeout),
+    retentionMs: millis("retention", task.retention, zeroOrMillis)
+  }
+  const envelope = (context: Context.Context<never>, payload: P, options: EnqueueOptions): Envelope => {
+    refuseBoth("delay", options.delay, "at", options.at)
     refuseBoth("deadline", options.deadline, "deadlineAt", options.deadlineAt)
-  if (refusal !== undefined) return yield* refusal
-  const bytes = yield* Effect.fromResult(codec.encode(payload))
-  const uniqueKey = options.uniqueKey ?? (yield* derived("uniqueKey", task.uniqueKey, payload))
-  const queue = options.queue ?? task.queue
-  const deadline = options.deadline ?? (options.deadlineAt === undefined ? task.deadline : undefined)
-  return Envelope.make({
-    id: options.id ?? ids.next(),
-    kind,
-    payload: bytes,
-    schemaVersion: version,
-    queue: queue === undefined ? undefined : queueName(queue),
-    rates: task.rates === undefined ? undefined : yield* Effect.fromResult(ratesOf(task.rates, payload)),
-    limits: task.limits === undefined ? undefined : yield* Effect.fromResult(limitsOf(task.limits, payload)),
-    partitionKey: options.partitionKey ?? (yield* derived("partitionKey", task.partitionKey, payload)),
-    uniqueKey: typeof uniqueKey === "string" ? yield* keyBytes(uniqueKey) : uniqueKey,
-    uniqueExcludeKind: options.uniqueAcrossKinds,
-    uniqueReplace: options.uniqueReplace,
-    uniqueDebounceMs: yield* millis("uniqueDebounce", options.uniqueDebounce),
-    fingerprint: options.fingerprint,
-    priority: options.priority ?? task.priority,
-    maxAttempts: options.maxAttempts ?? task.maxAttempts,
-    crashLimit: options.crashLimit ?? task.crashLimit,
-    delayMs: yield* millis("delay", options.delay, zeroOrMillis),
-    scheduledAtMs: yield* epochMillis("at", options.at),
-    timeoutMs: yield* millis("timeout", options.timeout ?? task.timeout),
-    deadlineInMs: yield* millis("deadline", deadline),
-    deadlineAtMs: yield* epochMillis("deadlineAt", options.deadlineAt),
-    queueTimeoutMs: yield* millis("queueTimeout", options.queueTimeout ?? task.queueTimeout),
-    retentionMs: yield* millis("retention", options.retention ?? task.retention, zeroOrMillis),
-    headers: yield* traceHeaders(options.headers),
-    tags: options.tags,
-    pending: options.pending,
-    stickyWorker: options.stickyWorker,
-    stickyFallbackMs: yield* millis("stickyFallback", options.stickyFallback)
-  })
-})
+    return Envelope.make({
+      payload: Result.getOrThrow(codec.encode(payload)),
+      id: options.id ?? Context.get(context, IdGen).next(),
+      kind,
+      schemaVersion: version,
+      queue: options.queue === undefined ? own.queue : queueName(options.queue),
+      rates: task.rates === undefined ? undefined : Result.getOrThrow(ratesOf(task.rates, payload)),
+      limits: task.limits === undefined ? undefined : Result.getOrThrow(limitsOf(task.limits, payload)),
+      partitionKey: options.partitionKey ?? derived("partitionKey", task.partitionKey, payload),
+      uniqueKey: keyBytes(options.uniqueKey ?? derived("uniqueKey", task.uniqueKey, payload)),
+      uniqueExcludeKind: options.uniqueAcrossKinds,
+      uniqueReplace: options.uniqueReplace,
+      uniqueDebounceMs: millis("uniqueDebounce", options.uniqueDebounce),
+      fingerprint: options.fingerprint,
+      priority: options.priority ?? task.priority,
+      maxAttempts: options.maxAttempts ?? task.maxAttempts,
+      crashLimit: options.crashLimit ?? task.crashLimit,
+      delayMs: millis("delay", options.delay, zeroOrMillis),
+      scheduledAtMs: epochMillis("at", options.at),
+      timeoutMs: millis("timeout", options.timeout) ?? own.timeoutMs,
+      deadlineInMs: millis("deadline", options.deadline) ??
+        (options.deadlineAt === undefined ? own.deadlineInMs : undefined),
+      deadlineAtMs: epochMillis("deadlineAt", options.deadlineAt),
+      queueTimeoutMs: millis("queueTimeout", options.queueTimeout) ?? own.queueTimeoutMs,
+      retentionMs: millis("retention", options.retention, zeroOrMillis) ?? own.retentionMs,
+      headers: traceHeaders(context, options.headers),
+      tags: options.tags,
+      pending: options.pending,
+      stickyWorker: options.stickyWorker,
+      stickyFallbackMs: millis("stickyFallback", options.stickyFallback)
+    })
+  }
+  return (context, payload, options = NO_OPTIONS) => {
+    try {
+      return Result.succeed(envelope(context, payload, options))
+    } catch (error) {
+      if (error instanceof Invalid || error instanceof CodecError) return Result.fail(error)
+      throw error
+    }
+  }
+}
 
-const derived = <P, A>(
-  field: string,
-  of: ((payload: P) => A) | undefined,
-  payload: P
-): Effect.Effect<A | undefined, Invalid> =>
-  of === undefined ? Effect.undefined : Effect.fromResult(called(field, of, payload))
+const derived = <P, A>(field: string, of: ((payload: P) => A) | undefined, payload: P): A | undefined =>
+  of === undefined ? undefined : Result.getOrThrow(called(field, of, payload))
 
 /** Half of a surrogate pair has no UTF-8 of its own: different keys would become one. */
-const keyBytes = (key: string): Effect.Effect<Uint8Array, Invalid> =>
-  HALF_PAIR.test(key)
-    ? Effect.fail(new Invalid({ field: "uniqueKey", message: "uniqueKey holds half of a surrogate pair" }))
-    : Effect.succeed(new TextEncoder().encode(key))
+const keyBytes = (key: string | Uint8Array | undefined): Uint8Array | undefined => {
+  if (typeof key !== "string") return key
+  if (HALF_PAIR.test(key)) {
+    throw new Invalid({ field: "uniqueKey", message: "uniqueKey holds half of a surrogate pair" })
+  }
+  return encoder.encode(key)
+}
 
-const HALF_PAIR = /\p{Surrogate}/u
-
-const refuseBoth = (field: string, one: unknown, other: string, another: unknown): Invalid | undefined =>
-  one === undefined || another === undefined
-    ? undefined
-    : new Invalid({ field, message: `${field} and ${other} exclude each other` })
+const refuseBoth = (field: string, one: unknown, other: string, another: unknown): void => {
+  if (one === undefined || another === undefined) return
+  throw new Invalid({ field, message: `${field} and ${other} exclude each other` })
+}
 
 const millis = (
   field: string,
   input: Duration.Input | undefined,
   check: typeof zeroOrMillis = wholeMillis
-): Effect.Effect<number | undefined, Invalid> =>
-  input === undefined ? Effect.undefined : Effect.fromResult(check(field, input))
+): number | undefined => input === undefined ? undefined : Result.getOrThrow(check(field, input))
 
-const epochMillis = (
-  field: string,
-  input: DateTime.DateTime.Input | undefined
-): Effect.Effect<number | undefined, Invalid> => {
-  if (input === undefined) return Effect.undefined
+const epochMillis = (field: string, input: DateTime.DateTime.Input | undefined): number | undefined => {
+  if (input === undefined) return undefined
   const time = DateTime.make(input)
-  return Option.isSome(time)
-    ? Effect.succeed(DateTime.toEpochMillis(time.value))
-    : new Invalid({ field, message: `${field} is not a point in time` })
+  if (Option.isSome(time)) return DateTime.toEpochMillis(time.value)
+  throw new Invalid({ field, message: `${field} is not a point in time` })
 }
+
+const HALF_PAIR = /\p{Surrogate}/u
+const NO_OPTIONS: EnqueueOptions = {}
+const encoder = new TextEncoder()

@@ -46,19 +46,27 @@ export const validateEnqueue = (
 }
 
 const refuseBatch = (batch: ReadonlyArray<Envelope>, maxPayloadBytes: number): Invalid | IdConflict | undefined => {
-  const seen = batch.length > 1 ? new Set<string>() : undefined
+  const isAlone = batch.length === 1
+  // Ids that rise are all different; the first that does not is looked up among those before it.
+  let seen: Set<string> | undefined
+  let last = ""
   let index = -1
   let bytes = 0
   for (const envelope of batch) {
     index++
     const refusal = refuseIdentity(envelope, maxPayloadBytes) ?? refuseRouting(envelope) ?? refuseTimes(envelope) ??
       refuseUnique(envelope) ?? refuseLabels(envelope) ?? refuseOrigin(envelope)
-    if (refusal !== undefined) return seen === undefined ? refusal : placed(refusal, index)
+    if (refusal !== undefined) return isAlone ? refusal : placed(refusal, index)
     bytes += envelope.payload.length
     if (bytes > MAX_BATCH_PAYLOAD_BYTES) return tooManyBytes(batch)
-    if (seen === undefined) continue
-    if (seen.has(envelope.id)) return new IdConflict({ id: envelope.id, index })
-    seen.add(envelope.id)
+    const { id } = envelope
+    if (seen === undefined && id > last) {
+      last = id
+      continue
+    }
+    seen ??= new Set(batch.slice(0, index).map((earlier) => earlier.id))
+    if (seen.has(id)) return new IdConflict({ id, index })
+    seen.add(id)
   }
   return undefined
 }

@@ -6,6 +6,7 @@ import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import type * as Option from "effect/Option"
+import * as Result from "effect/Result"
 import type * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import type { SqlError } from "effect/sql/SqlError"
@@ -13,7 +14,7 @@ import { awaitEnd, type AwaitOptions, type JobEnded, resultOf } from "./Await.ts
 import { Codec, type CodecError } from "./Codec.ts"
 import type { ConcurrencyLimit } from "./ConcurrencyLimit.ts"
 import { type Death, type DeathHandler, type DeathOptions, onDeath } from "./DeathHandler.ts"
-import { type EnqueueOptions, envelopeOf } from "./Enqueue.ts"
+import { type EnqueueOptions, envelopes } from "./Enqueue.ts"
 import type { Envelope } from "./Envelope.ts"
 import { type Handler, handlerKey, type Registration } from "./Handler.ts"
 import type { JobId } from "./Ids.ts"
@@ -213,28 +214,35 @@ const make = <const Kind extends string, P, S = void, E = never, const Steps ext
     ? Codec.json(options.payload, { kind })
     : Codec.guarded(options.codec, { kind })
   const definition = defineTask(kind, options, payloadCodec)
-  const envelope = (payload: P, enqueueOptions?: EnqueueOptions) =>
-    envelopeOf(kind, definition.version, payloadCodec, options, payload, enqueueOptions)
+  const envelopeIn = envelopes(kind, definition.version, payloadCodec, options)
   return {
     kind,
     definition,
-    envelope,
+    envelope: (payload, enqueueOptions) =>
+      Effect.withFiber(({ context }) => Effect.fromResult(envelopeIn(context, payload, enqueueOptions))),
     // Its producer opens a span: one more for each job would cost more than the rest of the call.
-    enqueue: Effect.fnUntraced(function*(payload, enqueueOptions) {
-      const producer = yield* Producer
-      const [enqueued] = yield* producer.enqueue([yield* envelope(payload, enqueueOptions)])
-      return enqueued!.id
-    }),
+    enqueue: (payload, enqueueOptions) =>
+      Producer.use((producer) =>
+        Effect.withFiber(({ context }): Effect.Effect<JobId, EnqueueRefusal | CodecError> => {
+          const envelope = envelopeIn(context, payload, enqueueOptions)
+          return Result.isFailure(envelope)
+            ? Effect.fail(envelope.failure)
+            : Effect.map(producer.enqueue([envelope.success]), ([enqueued]) => enqueued!.id)
+        })
+      ),
     enqueueAll: Effect.fn("Task.enqueueAll")(function*(payloads, enqueueOptions) {
       yield* Effect.annotateCurrentSpan("kind", kind)
       const producer = yield* Producer
-      const envelopes: Array<Envelope> = []
+      const context = yield* Effect.context<never>()
+      const batch: Array<Envelope> = []
       for (const payload of payloads) {
-        const each = typeof enqueueOptions === "function" ? enqueueOptions(payload, envelopes.length) : enqueueOptions
-        envelopes.push(yield* envelope(payload, each))
+        const each = typeof enqueueOptions === "function" ? enqueueOptions(payload, batch.length) : enqueueOptions
+        const envelope = envelopeIn(context, payload, each)
+        if (Result.isFailure(envelope)) return yield* envelope.failure
+        batch.push(envelope.success)
       }
-      if (envelopes.length === 0) return []
-      return (yield* producer.enqueue(envelopes)).map((enqueued) => enqueued.id)
+      if (batch.length === 0) return []
+      return (yield* producer.enqueue(batch)).map((enqueued) => enqueued.id)
     }),
     // SAFETY: both decode with this task's own schemas, whose types are S and E.
     await: awaitEnd.bind(undefined, definition) as Task<Kind, P, S, E, Steps>["await"],

@@ -13,6 +13,18 @@ export const isStorableText = (text: string): boolean => !UNSTORABLE.test(text)
 export const toStorableText = (text: string): string =>
   UNSTORABLE.test(text) ? text.replace(EACH_UNSTORABLE, "\ufffd") : text
 
+/** In UTF-8. Most texts are short and ASCII, and not worth a call to the platform. */
+export const toUtf8 = (text: string): Uint8Array => {
+  if (text.length > SHORT) return encoder.encode(text)
+  const bytes = new Uint8Array(text.length)
+  for (let i = 0; i < text.length; i++) {
+    const unit = text.charCodeAt(i)
+    if (unit > 0x7f) return encoder.encode(text)
+    bytes[i] = unit
+  }
+  return bytes
+}
+
 /** Length in UTF-8 bytes; an unpaired surrogate counts as the three bytes of its replacement. */
 export const utf8Length = (text: string): number => {
   let bytes = text.length
@@ -60,3 +72,5 @@ export const byCodePoint = (a: string, b: string): number => {
 const isHighSurrogate = (unit: number): boolean => unit >= 0xd800 && unit <= 0xdbff
 const isLowSurrogate = (unit: number): boolean => unit >= 0xdc00 && unit <= 0xdfff
 const codePointRank = (unit: number): number => unit >= 0xd800 && unit <= 0xdfff ? unit + 0x10000 : unit
+const SHORT = 64
+const encoder = new TextEncoder()

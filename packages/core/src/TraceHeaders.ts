@@ -1,16 +1,14 @@
 /** Puts the caller's trace into a job's headers, where a tracer was provided and the caller set none. */
 import * as Context from "effect/Context"
-import * as Effect from "effect/Effect"
 import * as Tracer from "effect/Tracer"
 import { TRACEPARENT } from "./TraceContext.ts"
 
 type Headers = Readonly<Record<string, string>>
 
-export const traceHeaders = (headers: Headers | undefined): Effect.Effect<Headers | undefined> =>
-  Effect.map(Effect.context<never>(), (context) => {
-    // Effect's own tracer always has a span; its ids mean nothing to anybody when no tracer was provided.
-    if (Context.getOrUndefined(context, Tracer.Tracer) === undefined) return headers
-    const span = Context.getOrUndefined(context, Tracer.ParentSpan)
-    if (span === undefined || headers?.[TRACEPARENT] !== undefined) return headers
-    return { ...headers, [TRACEPARENT]: `00-${span.traceId}-${span.spanId}-${span.sampled ? "01" : "00"}` }
-  })
+export const traceHeaders = (context: Context.Context<never>, headers: Headers | undefined): Headers | undefined => {
+  // Effect's own tracer always has a span; its ids mean nothing to anybody when no tracer was provided.
+  if (Context.getOrUndefined(context, Tracer.Tracer) === undefined) return headers
+  const span = Context.getOrUndefined(context, Tracer.ParentSpan)
+  if (span === undefined || headers?.[TRACEPARENT] !== undefined) return headers
+  return { ...headers, [TRACEPARENT]: `00-${span.traceId}-${span.spanId}-${span.sampled ? "01" : "00"}` }
+}

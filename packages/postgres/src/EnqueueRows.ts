@@ -1,6 +1,6 @@
 /**
- * The one statement that stores a batch of jobs, and its parameters. A field that is equal in the whole batch travels
- * as one value beside an empty array, which the statement fills up: what does not vary costs nothing per job.
+ * A batch of new jobs as the parameters of a statement (see `EnqueueSql`). A field that is equal in the whole batch travels
+ * as one value: what does not vary costs nothing per job.
  */
 import type * as PgTypes from "@effect/sql-pg/PgTypes"
 import type { Envelope } from "@headgate/core/Envelope"
@@ -25,54 +25,52 @@ export const keyText = (bytes: Uint8Array): string => {
   return text
 }
 
-/**
- * Arrays first, then the values that fill them up, then the different lanes, then whether a part may not stay and how
- * long to wait for what others hold (see `insertSql`). `lanes` are those of the jobs, in order.
- */
-export const insertParams = (
-  batch: ReadonlyArray<Envelope>,
-  lanes: ReadonlyArray<Lanes.Lane>,
-  isAllOrNothing: boolean,
-  patience: string | null = null
-): ReadonlyArray<unknown> => {
-  const places = new Map<Lanes.Lane, number>()
-  for (const lane of lanes) if (!places.has(lane)) places.set(lane, places.size + 1)
-  const rows = batch.map((job, n): Row => ({ job, place: places.get(lanes[n]!)! }))
-  const bound = columns.map((column) => column.bind(rows))
-  const different = [...places.keys()]
-  return [
-    ...bound.map(({ array }) => array),
-    ...bound.map(({ value }) => value),
-    Bind.ints(different.map(({ id }) => id)),
-    ...Lanes.params(different),
-    isAllOrNothing,
-    Bind.text(patience)
-  ]
+export interface BoundRows {
+  /** By column, in their order: a bit for each one of which the parameter is an array, with an element a job. */
+  readonly varying: number
+  /** Of the columns, then of the different lanes: values of the only one, or arrays of several, where the lane varies. */
+  readonly params: ReadonlyArray<unknown>
 }
 
-interface Row {
-  readonly job: Envelope
-  /** Of its lane, from 1. */
-  readonly place: number
+/** `lanes` are those of the jobs, in order. */
+export const bindRows = (batch: ReadonlyArray<Envelope>, lanes: ReadonlyArray<Lanes.Lane>): BoundRows => {
+  const different = [...new Set(lanes)]
+  const places = different.length === 1 ? undefined : new Map(different.map((lane, n) => [lane, n + 1]))
+  const placeOf = (n: number) => places?.get(lanes[n]!) ?? 1
+  let varying = 0
+  const params: Array<unknown> = []
+  for (const [place, column] of columns.entries()) {
+    const { isVarying, parameter } = column.bind(batch, placeOf)
+    if (isVarying) varying |= 1 << place
+    params.push(parameter)
+  }
+  const [only] = different
+  if (only !== undefined && places === undefined) params.push(Bind.int(only.id), ...Lanes.values(only))
+  else params.push(Bind.ints(different.map(({ id }) => id)), ...Lanes.params(different))
+  return { varying, params }
 }
 
 interface Column {
   readonly name: string
-  readonly bind: (rows: ReadonlyArray<Row>) => { readonly array: PgTypes.Parameter; readonly value: PgTypes.Parameter }
+  readonly bind: (
+    batch: ReadonlyArray<Envelope>,
+    placeOf: (n: number) => number
+  ) => { readonly isVarying: boolean; readonly parameter: PgTypes.Parameter }
 }
 
 const column =
   <A>(array: (values: ReadonlyArray<A | null>) => PgTypes.Parameter, value: (value: A | null) => PgTypes.Parameter) =>
   (name: string, of: (job: Envelope, place: number) => A | null | undefined): Column => ({
     name,
-    bind: (rows) => {
-      const values = rows.map(({ job, place }) => of(job, place) ?? null)
-      const [first = null] = values
-      // The ids are as long as the batch, always.
-      const isUniform = name !== "id" && values.every((value) => value === first)
-      return { array: array(isUniform ? [] : values), value: value(isUniform ? first : null) }
+    bind: (batch, placeOf) => {
+      const at = (n: number) => of(batch[n]!, placeOf(n)) ?? null
+      const first = at(0)
+      const isVarying = ALWAYS_VARYING.has(name) || batch.some((_, n) => at(n) !== first)
+      return { isVarying, parameter: isVarying ? array(batch.map((_, n) => at(n))) : value(first) }
     }
   })
+
+const ALWAYS_VARYING: ReadonlySet<string> = new Set(["id", "payload"])
 
 const text = column<string>(Bind.texts, Bind.text)
 const int = column<number>(Bind.ints, Bind.int)
@@ -98,11 +96,11 @@ const keysOf = (job: Envelope): string => {
 }
 
 const weightsOf = (job: Envelope): string | null =>
-  job.rates.every(({ weight }) => effectiveWeight(weight) === 1)
+  job.rates.length === 0 || job.rates.every(({ weight }) => effectiveWeight(weight) === 1)
     ? null
     : `{${sortedRates(job).map(({ weight }) => effectiveWeight(weight)).join()}}`
 
-const columns: ReadonlyArray<Column> = [
+export const columns: ReadonlyArray<Column> = [
   text("id", ({ id }) => id),
   bytea("payload", ({ payload }) => payload),
   int("lane", (_, place) => place),
@@ -126,86 +124,5 @@ const columns: ReadonlyArray<Column> = [
   bool("pending", ({ pending }) => pending),
   bigint("fall_back_ms", ({ stickyFallbackMs }) => stickyFallbackMs)
 ]
-
-const names = columns.map(({ name }) => name)
-const arrays = names.map((_, index) => `$${index + 1}`)
-const filled = names.map((name, index) => `coalesce(n.${name}, $${index + 1 + names.length}) as ${name}`)
-const lanePlace = names.indexOf("lane") + 1
-const afterRows = 2 * names.length
-/** The parameters of the lanes: ids, then columns, of which queues are the first. */
-const lanes = Array.from({ length: 10 }, (_, index) => `$${afterRows + 1 + index}`)
-const isAllOrNothing = `$${afterRows + lanes.length + 1}`
-const patience = `$${afterRows + lanes.length + 2}`
-
-/**
- * Rows that meet a stored id or a held unique key are passed over, as are rows whose lane is missing or whose
- * fingerprint is closed. `stored` counts the others. Where a part may not stay, the statement fails; otherwise it answers
- * that part. With a `pressure` nothing is stored. With a patience, as `20ms`, the statement fails when it has to wait
- * longer for a lock; outside a transaction only, since that lasts to the transaction's end.
- */
-export const insertSql = `with lane as materialized (
-    select w.place, l.id, l.queue, l.kind, l.version
-    from unnest(${lanes.join(", ")}) with ordinality as w(id, ${Lanes.columns}, place)
-    join headgate.lane l on l.id = w.id and ${Lanes.isSame}
-  ), guard as materialized (
-    select case when ${patience}::text is not null then set_config('lock_timeout', ${patience}, true) end as patience,
-      exists (select from headgate.strike s where s.closed_at_ms is not null) as has_closed,
-      case when exists (select from headgate.queue q
-          where q.name = any(${lanes[1]}) and q.max_unfinished_jobs is not null)
-        then (select headgate.backpressure(array_agg(n.id), array_agg(l.queue))
-          from unnest($1, $${lanePlace}) n(id, lane) join lane l on l.place = coalesce(n.lane, $${
-  names.length + lanePlace
-}))
-      end as pressure
-  ), new as (
-    select ${filled.join(", ")} from unnest(${arrays.join(", ")}) as n(${names.join(", ")})
-  ), timed as (
-    select n.*, clock.now, coalesce(n.due_at_ms, clock.now + n.delay_ms, clock.now) as at_ms
-    from new n cross join (select headgate.now_ms() as now offset 0) clock
-  ), stored as (
-    insert into headgate.job (id, payload, kind, queue, schema_version, partition_key, keys, weights, fingerprint, priority,
-      max_attempts, crash_limit, timeout_ms, queue_timeout_ms, retention_ms, unique_key, headers, tags, lane_id, enqueued_at_ms,
-      scheduled_at_ms, deadline_at_ms, fall_back_at_ms, state)
-    select t.id, t.payload, t.kind, t.queue, t.version, t.partition_key, t.keys, t.weights::int[], t.print, t.priority,
-      t.max_attempts, t.crash_limit, t.timeout_ms, t.queue_timeout_ms, t.retention_ms, t.unique_key, t.headers,
-      t.tags::text[], t.lane_id, t.now, t.at_ms,
-      coalesce(t.deadline_at_ms, greatest(t.now, t.at_ms) + t.deadline_in_ms),
-      greatest(t.now, t.at_ms) + t.fall_back_ms,
-      case when t.pending then 'pending' when t.at_ms > t.now then 'scheduled' else 'available' end
-    from (
-      select t.*, l.id as lane_id, l.kind, l.queue, l.version,
-        coalesce(t.fingerprint, headgate.content_fingerprint(l.kind, t.payload)) as print
-      -- Its own level, so that the fingerprint is computed once.
-      from timed t join lane l on l.place = t.lane offset 0
-    ) t
-    where (select g.pressure from guard g) is null
-      and case when (select g.has_closed from guard g) then not headgate.is_closed(t.print) else true end
-    on conflict do nothing
-    returning id, state
-  ), counted as (
-    select count(*)::int as stored, count(*) < cardinality($1) as is_partial from stored
-  )
-  select c.stored, array(select s.id from stored s where s.state = 'scheduled') as later,
-    array(select s.id from stored s where c.is_partial) as part, g.pressure,
-    case when c.is_partial and c.stored > 0 and ${isAllOrNothing} then headgate.refuse_partial() end as refused
-  from counted c cross join guard g`
-
-/**
- * What stands in the way of a batch: jobs with its ids (\`$1\`), holders of its unique keys (\`$2\`), and whether any
- * fingerprint is closed.
- */
-export const obstaclesSql = `
-  select 'id' as what, j.id, j.kind, j.queue, j.fingerprint, j.state, null::bytea as key,
-      headgate.now_ms() - j.enqueued_at_ms as age
-    from headgate.job j where j.id = any($1)
-  union all
-  select 'key', j.id, j.kind, j.queue, j.fingerprint, j.state, j.unique_key, headgate.now_ms() - j.enqueued_at_ms
-    from headgate.job j where j.unique_key = any($2) and j.unique_key is not null
-      and j.state in ('pending', 'scheduled', 'available', 'running', 'retryable')
-  union all
-  (select 'closed', '', '', '', s.fingerprint, '', null, 0::bigint
-    from headgate.strike s where s.closed_at_ms is not null limit 1)`
-
-export const closedSql = `select p.fingerprint from unnest($1) p(fingerprint) where headgate.is_closed(p.fingerprint)`
 
 const encoder = new TextEncoder()

@@ -51,6 +51,19 @@ export const params = (lanes: ReadonlyArray<Omit<Lane, "id">>): ReadonlyArray<un
   Bind.texts(lanes.map(({ limits }) => Bind.textArrayLiteral(limits)))
 ]
 
+/** The columns of one lane, each a value. */
+export const values = (lane: Omit<Lane, "id">): ReadonlyArray<unknown> => [
+  Bind.text(lane.queue),
+  Bind.text(lane.kind),
+  Bind.int(lane.version),
+  Bind.text(lane.worker),
+  lane.fallsBack,
+  lane.isPartitioned,
+  lane.varies,
+  Bind.text(Bind.textArrayLiteral(lane.classes)),
+  Bind.text(Bind.textArrayLiteral(lane.limits))
+]
+
 export const make = (statement: ControlSql["Service"]["statement"]): Lanes => {
   const known = new Map<string, Lane>()
   const find = statement<{ readonly place: number; readonly id: number }>(
@@ -79,9 +92,13 @@ export const make = (statement: ControlSql["Service"]["statement"]): Lanes => {
   return {
     ensure: (jobs) => {
       const missing = new Map<string, Envelope>()
+      let last: Envelope | undefined
+      let lane: Lane | undefined
       const lanes = jobs.map((job) => {
+        if (last !== undefined && isAlike(job, last)) return lane
         const name = nameOf(job)
-        const lane = known.get(name)
+        last = job
+        lane = known.get(name)
         if (lane === undefined) missing.set(name, job)
         return lane
       })
@@ -112,10 +129,18 @@ const laneOf = (job: Envelope): Omit<Lane, "id"> => ({
   limits: job.limits.map(({ limit }) => limit).sort()
 })
 
+/** Whether they have the same lane, as most of one batch have; where it takes a longer look, the answer is no. */
+const isAlike = (a: Envelope, b: Envelope): boolean =>
+  a.kind === b.kind && a.queue === b.queue && a.schemaVersion === b.schemaVersion &&
+  (a.partitionKey === "") === (b.partitionKey === "") && isBare(a) && isBare(b)
+
+const isBare = ({ limits, rates, stickyWorker }: Envelope): boolean =>
+  rates.length === 0 && limits.length === 0 && stickyWorker === undefined
+
 /** No name of a queue, kind, class or limit holds a space or a comma. */
 const nameOf = (job: Envelope): string => {
   const name = `${enqueueQueue(job.queue)} ${job.kind} ${job.schemaVersion} ${job.partitionKey !== ""}`
-  if (job.rates.length === 0 && job.limits.length === 0 && job.stickyWorker === undefined) return name
+  if (isBare(job)) return name
   const { classes, fallsBack, limits, varies, worker } = laneOf(job)
   return `${name} ${varies} ${classes.join()} ${limits.join()} ${fallsBack} ${worker}`
 }

@@ -24,7 +24,9 @@ import { Announcer } from "./Announcer.ts"
 import * as Bind from "./Bind.ts"
 import { ControlSql, inSchema, isConflict, sqlState } from "./ControlSql.ts"
 import * as EnqueueGroups from "./EnqueueGroups.ts"
-import { closedSql, insertParams, insertSql, keyText, obstaclesSql, uniqueKey } from "./EnqueueRows.ts"
+import * as EnqueuePlain from "./EnqueuePlain.ts"
+import { keyText, uniqueKey } from "./EnqueueRows.ts"
+import * as EnqueueSql from "./EnqueueSql.ts"
 import * as Lanes from "./Lanes.ts"
 import { type ReplacedRow, replaceParams, replaceSql } from "./Replace.ts"
 import { refuseUnsupported } from "./Unsupported.ts"
@@ -37,9 +39,10 @@ const make = Effect.gen(function*() {
   const announcer = yield* Announcer
   const lanes = Lanes.make(statement)
   const client = application.withoutTransforms()
-  const insertText = inSchema(schema, insertSql)
-  const obstaclesText = inSchema(schema, obstaclesSql)
-  const closedText = inSchema(schema, closedSql)
+  const enqueueSql = EnqueueSql.make(schema)
+  const plain = EnqueuePlain.make(client, enqueueSql, lanes, announcer)
+  const obstaclesText = inSchema(schema, EnqueueSql.obstaclesSql)
+  const closedText = inSchema(schema, EnqueueSql.closedSql)
   const replaceText = inSchema(schema, replaceSql)
   const removeText = inSchema(schema, "delete from headgate.job j where j.id = any($1)")
 
@@ -49,7 +52,7 @@ const make = Effect.gen(function*() {
     places: ReadonlyArray<Lanes.Lane>,
     isOwn: boolean
   ) {
-    const once = client.unsafe<InsertRow>(insertText, insertParams(jobs, places, !isOwn))
+    const once = client.unsafe<InsertRow>(...enqueueSql.insert(jobs, places, !isOwn))
     let [row] = yield* once
     if (isIsolated(row) && !isOwn) [row] = yield* readCommitted(application.withTransaction(once))
     if (row !== undefined && row.pressure !== null) return pressed(row.pressure)
@@ -109,8 +112,10 @@ const make = Effect.gen(function*() {
         const stored = tried._tag === "Success" ? tried.success : undefined
         if (stored !== undefined && "_tag" in stored) return yield* stored
         if (stored !== undefined) {
-          for (const job of jobs) answers.set(job.id, created(job, stored.has(job.id)))
-          return answers
+          const now = jobs.map((job) => created(job, stored.has(job.id)))
+          if (jobs === batch) return now
+          for (const answer of now) answers.set(answer.id, answer)
+          return inOrder(batch, answers)
         }
       }
       const rows = yield* obstacles(jobs)
@@ -122,7 +127,7 @@ const make = Effect.gen(function*() {
       // The statement was sent twice: what this call stored before is not an older job.
       const ownAge = lostAnswer ? performance.now() - startedAt + 1000 : -1
       const left = yield* judge(batch, jobs, rows, ownAge, answers, replace)
-      if (left.length === 0) return answers
+      if (left.length === 0) return inOrder(batch, answers)
       if (left.length === jobs.length) lanes.forget(jobs)
       jobs = left
     }
@@ -134,41 +139,58 @@ const make = Effect.gen(function*() {
 
   const storeAndAnnounce = Effect.fnUntraced(
     function*(batch: ReadonlyArray<Envelope>, isOwn: boolean, lostSince?: number) {
-      const answers = yield* store(batch, isOwn, lostSince)
-      const ready = readyQueues(batch, answers)
+      let sentAt = lostSince
+      if (!isOwn && sentAt === undefined) {
+        const startedAt = performance.now()
+        const tried = yield* Effect.result(plain(batch))
+        if (tried._tag === "Failure") {
+          if (tried.failure._tag !== "SqlError" || !isLost(tried.failure)) return yield* Effect.fail(tried.failure)
+          sentAt = startedAt
+        } else if (tried.success !== undefined) return tried.success
+      }
+      const answers = yield* store(batch, isOwn, sentAt)
+      const ready = EnqueuePlain.readyQueues(batch, answers)
       if (ready.length > 0) yield* application.afterCommit(announcer.announce(ready))
-      return batch.flatMap(({ id }) => answers.get(id) ?? [])
+      return answers
     },
     Effect.catchTag("SqlError", unavailable(operation))
   )
 
-  /** Stores those of the jobs in whose way nothing stands, by one statement unless a queue has too many jobs already. */
+  /** Stores those of the jobs in whose way nothing stands; none of them when a queue has too many already. */
+  const insertGroup: InsertGroup = Effect.fnUntraced(function*(jobs) {
+    const places = yield* lanes.ensure(jobs)
+    const [row] = yield* client.unsafe<InsertRow>(...enqueueSql.insert(jobs, places, false, GROUP_PATIENCE))
+    if (row === undefined || row.pressure !== null) return { full: row?.pressure?.queue }
+    const stored = storedBy(row, jobs)
+    yield* announcer.announce(EnqueuePlain.readyQueues(jobs, jobs.map(({ id }) => stored.get(id))))
+    return { stored }
+  })
+
+  const plainGroup: InsertGroup = (jobs) =>
+    Effect.map(
+      plain(jobs, GROUP_PATIENCE),
+      (answers) => answers === undefined ? {} : { stored: new Map(answers.map((answer) => [answer.id, answer])) }
+    )
+
+  /** Stores those of the jobs in whose way nothing stands, by one statement where it can. */
   const send = Effect.fnUntraced(function*(jobs: ReadonlyArray<Envelope>) {
     const startedAt = performance.now()
+    let insert = plainGroup
     let left = jobs
     let lostSince: number | undefined
     while (left.length > 0) {
-      const places = yield* Effect.result(lanes.ensure(left))
-      if (places._tag === "Failure") break
-      const tried = yield* Effect.result(
-        client.unsafe<InsertRow>(insertText, insertParams(left, places.success, false, GROUP_PATIENCE))
-      )
+      const tried = yield* Effect.result(insert(left))
+      insert = insertGroup
       if (tried._tag === "Failure") {
+        if (tried.failure._tag !== "SqlError") break
         if (!isLost(tried.failure)) return { stored: NONE, lostSince, isHeld: sqlState(tried.failure) === HELD }
         if (lostSince !== undefined) return yield* Effect.fail(tried.failure)
         lostSince = startedAt
         continue
       }
-      const [row] = tried.success
-      if (row === undefined) break
-      if (row.pressure === null) {
-        const stored = storedBy(row, left)
-        const ready = readyQueues(left, stored)
-        if (ready.length > 0) yield* announcer.announce(ready)
-        return { stored, lostSince, isHeld: false }
-      }
-      const { queue } = row.pressure
-      left = left.filter((job) => enqueueQueue(job.queue) !== queue)
+      const { full, stored } = tried.success
+      if (stored !== undefined) return { stored, lostSince, isHeld: false }
+      if (full !== undefined) left = left.filter((job) => enqueueQueue(job.queue) !== full)
     }
     return { stored: NONE, lostSince, isHeld: false }
   }, Effect.catchTag("SqlError", unavailable(operation)))
@@ -272,7 +294,7 @@ const findTwin = (jobs: ReadonlyArray<Envelope>): { readonly job: Envelope; read
   return undefined
 }
 
-/** Whom `insertSql` stored, where a part may stay. */
+/** Whom `EnqueueSql.insert` stored, where a part may stay. */
 const storedBy = (row: InsertRow, jobs: ReadonlyArray<Envelope>): ReadonlyMap<string, Enqueued> => {
   const later = new Set(row.later)
   const part = row.stored === jobs.length ? undefined : new Set(row.part)
@@ -281,13 +303,8 @@ const storedBy = (row: InsertRow, jobs: ReadonlyArray<Envelope>): ReadonlyMap<st
   return answers
 }
 
-const readyQueues = (jobs: ReadonlyArray<Envelope>, answers: ReadonlyMap<string, Enqueued>): ReadonlyArray<string> => {
-  const queues = new Set<string>()
-  for (const { id, queue } of jobs) if (isReady(answers.get(id))) queues.add(enqueueQueue(queue))
-  return [...queues]
-}
-
-const isReady = (answer: Enqueued | undefined): boolean => answer?.status === "created" && answer.state === "available"
+const inOrder = (batch: ReadonlyArray<Envelope>, answers: ReadonlyMap<string, Enqueued>): ReadonlyArray<Enqueued> =>
+  batch.flatMap(({ id }) => answers.get(id) ?? [])
 
 /** Nothing was stored, and another look or another try will tell more. */
 const isPassedOver = (error: SqlError.SqlError): boolean => sqlState(error) === PARTIAL || isConflict(error)
@@ -308,6 +325,11 @@ const MAX_ROUNDS = 20
 const OLD_SNAPSHOT = "the open transaction cannot see what was committed meanwhile; repeat the whole transaction"
 
 type Replace = (holder: ObstacleRow, job: Envelope) => Effect.Effect<boolean | undefined, SqlError.SqlError>
+
+type InsertGroup = (jobs: ReadonlyArray<Envelope>) => Effect.Effect<
+  { readonly stored?: ReadonlyMap<string, Enqueued>; readonly full?: string | undefined },
+  SqlError.SqlError | StoreUnavailable
+>
 
 interface InsertRow {
   readonly stored: number

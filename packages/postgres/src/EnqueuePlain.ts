@@ -1,0 +1,91 @@
+/**
+ * The short way for new jobs, outside of transactions: a plain insert, for jobs in whose way nothing is likely to stand,
+ * which also announces them. It stores all of them or none. What it does not store goes the long way (see `Producer`),
+ * which tells why; so do, for a while, the jobs of the lanes concerned.
+ */
+import type * as PgClient from "@effect/sql-pg/PgClient"
+import { enqueueQueue, type Envelope } from "@headgate/core/Envelope"
+import { isUlid } from "@headgate/core/IdGen"
+import type { JobId } from "@headgate/core/Ids"
+import type { Enqueued } from "@headgate/core/Producer"
+import type { StoreUnavailable } from "@headgate/core/Refusals"
+import * as Effect from "effect/Effect"
+import type * as SqlError from "effect/sql/SqlError"
+import type { Announcer } from "./Announcer.ts"
+import { isConflict, sqlState } from "./ControlSql.ts"
+import type { EnqueueSql } from "./EnqueueSql.ts"
+import type { Lane, Lanes } from "./Lanes.ts"
+
+/** The answers, in order; undefined when nothing was stored. */
+export type Plain = (
+  jobs: ReadonlyArray<Envelope>,
+  patience?: string
+) => Effect.Effect<ReadonlyArray<Enqueued> | undefined, SqlError.SqlError | StoreUnavailable>
+
+/** A refusal is rarely the last one: a limit or a closed fingerprint stays, and ids of the caller's own come again. */
+const REST_MS = 1000
+
+export const make = (
+  client: PgClient.PgClient,
+  enqueueSql: EnqueueSql,
+  lanes: Lanes,
+  announcer: Announcer["Service"]
+): Plain => {
+  const restsUntil = new WeakMap<Lane, number>()
+  const isResting = (lane: Lane) => (restsUntil.get(lane) ?? 0) > performance.now()
+  const store = Effect.fnUntraced(function*(jobs: ReadonlyArray<Envelope>, patience: string | undefined) {
+    const places = yield* lanes.ensure(jobs)
+    const different = [...new Set(places)]
+    if (different.some(isResting)) return undefined
+    const answers = jobs.map(created)
+    const ready = readyQueues(jobs, answers)
+    const beganAt = performance.now()
+    const carried = announcer.carry(ready)
+    const insert = client.unsafe(...enqueueSql.plain(jobs, places, carried, patience)).raw
+    const isStored = yield* Effect.map(insert, (answer) => rowCount(answer) === jobs.length).pipe(
+      Effect.catchIf(isTaken, () => NOT_STORED)
+    )
+    if (!isStored) {
+      for (const lane of different) restsUntil.set(lane, performance.now() + REST_MS)
+      return undefined
+    }
+    yield* carried.length > 0 ? announcer.carried(carried, beganAt) : announcer.announce(ready)
+    return answers
+  })
+  return (jobs, patience) => jobs.every(isPlain) ? store(jobs, patience) : Effect.undefined
+}
+
+/** Its id is a new one, nothing else excludes it, and its state is known without the store's clock. */
+const isPlain = ({ id, scheduledAtMs, uniqueKey }: Envelope): boolean =>
+  uniqueKey === undefined && scheduledAtMs === undefined && isUlid(id)
+
+const created = ({ delayMs = 0, id, pending }: Envelope): Enqueued => ({
+  // SAFETY: the guard has checked the id.
+  id: id as JobId,
+  state: pending ? "pending" : delayMs > 0 ? "scheduled" : "available",
+  status: "created"
+})
+
+/** The queues of the jobs that were created as available. */
+export const readyQueues = (
+  jobs: ReadonlyArray<Envelope>,
+  answers: ReadonlyArray<Enqueued | undefined>
+): ReadonlyArray<string> => {
+  const queues = new Set<string>()
+  let last: string | undefined
+  for (const [n, { queue }] of jobs.entries()) {
+    const answer = answers[n]
+    if (queue === last || answer?.status !== "created" || answer.state !== "available") continue
+    queues.add(enqueueQueue(queue))
+    last = queue
+  }
+  return [...queues]
+}
+
+const isTaken = (error: SqlError.SqlError): boolean => sqlState(error) === UNIQUE_VIOLATION || isConflict(error)
+
+const rowCount = (answer: unknown): unknown =>
+  typeof answer === "object" && answer !== null && "rowCount" in answer ? answer.rowCount : undefined
+
+const UNIQUE_VIOLATION = "23505"
+const NOT_STORED = Effect.succeed(false)
