@@ -27,6 +27,11 @@ export class ControlSql extends Context.Service<ControlSql, {
    * times, unless a transaction of the control client is open.
    */
   readonly statement: <Row extends object>(operation: string, sql: string) => Statement<Row>
+  /**
+   * The same on one connection, apart from the others where there are several: the plans of a claim cost a connection
+   * more than many claims do.
+   */
+  readonly claim: <Row extends object>(operation: string, sql: string) => Statement<Row>
   /** As `toUnavailable`, for statements that are not made by `statement`; leaves a server that has become read-only. */
   readonly unavailable: (operation: string) => (error: SqlError.SqlError) => Effect.Effect<never, StoreUnavailable>
 }>()("@headgate/postgres/ControlSql") {}
@@ -178,9 +183,11 @@ const silence = new SqlError.SqlError({
 const make = Effect.gen(function*() {
   const application = yield* PgClient.PgClient
   const settings = yield* PostgresSettings
-  const client = yield* connect(application.config, settings)
+  const others = settings.controlConnections - 1
+  const client = yield* connect(application.config, settings, Math.max(1, others))
+  const claimant = others === 0 ? client : yield* connect(application.config, settings, 1)
   if (settings.transactionPooling) yield* refuseIsolation(client)
-  const isReadOnly = yield* ReadOnly.watch([client, application])
+  const isReadOnly = yield* ReadOnly.watch([client, claimant, application])
   const unavailable = (operation: string) => {
     const fail = toUnavailable(operation)
     return (error: SqlError.SqlError) => {
@@ -192,24 +199,26 @@ const make = Effect.gen(function*() {
     Effect.context<never>(),
     (context) => Context.getOrUndefined(context, client.transactionService) === undefined
   )
-  const statement = <Row extends object>(operation: string, sql: string): Statement<Row> => {
-    const text = inSchema(settings.schema, sql)
-    const fail = unavailable(operation)
-    const run = (params: ReadonlyArray<unknown>) => answered(client.unsafe<Row>(text, params))
-    const again = (
-      params: ReadonlyArray<unknown>,
-      left: number
-    ) =>
-    (error: SqlError.SqlError): Effect.Effect<ReadonlyArray<Row>, StoreUnavailable> =>
-      left === 0 || !isConflict(error)
-        ? fail(error)
-        : Effect.flatMap(
-          isAlone,
-          (isAlone) => isAlone ? Effect.catch(run(params), again(params, left - 1)) : fail(error)
-        )
-    return (params) => Effect.withTracerEnabled(Effect.catch(run(params), again(params, attempts - 1)), false)
-  }
-  return ControlSql.of({ client, schema: settings.schema, statement, unavailable })
+  const statementOn =
+    (client: PgClient.PgClient) => <Row extends object>(operation: string, sql: string): Statement<Row> => {
+      const text = inSchema(settings.schema, sql)
+      const fail = unavailable(operation)
+      const run = (params: ReadonlyArray<unknown>) => answered(client.unsafe<Row>(text, params))
+      const again = (
+        params: ReadonlyArray<unknown>,
+        left: number
+      ) =>
+      (error: SqlError.SqlError): Effect.Effect<ReadonlyArray<Row>, StoreUnavailable> =>
+        left === 0 || !isConflict(error)
+          ? fail(error)
+          : Effect.flatMap(
+            isAlone,
+            (isAlone) => isAlone ? Effect.catch(run(params), again(params, left - 1)) : fail(error)
+          )
+      return (params) => Effect.withTracerEnabled(Effect.catch(run(params), again(params, attempts - 1)), false)
+    }
+  const statement = statementOn(client)
+  return ControlSql.of({ client, schema: settings.schema, statement, claim: statementOn(claimant), unavailable })
 })
 
 /** The gate's functions have to see what was committed while they waited for a lock. */

@@ -17,10 +17,10 @@ import { ControlSql } from "./ControlSql.ts"
 import { PostgresSettings } from "./Settings.ts"
 
 const make = Effect.gen(function*() {
-  const { statement } = yield* ControlSql
+  const { claim, statement } = yield* ControlSql
   const announcer = yield* Announcer
   const { transactionPooling } = yield* PostgresSettings
-  const admit = statement<ClaimRow | OtherRow>(
+  const admit = claim<ClaimRow | OtherRow>(
     "Gate.admit",
     `select * from headgate.${transactionPooling ? "admit" : "admit_in_session"}($1, $2, $3, $4, $5, $6, $7, $8)`
   )

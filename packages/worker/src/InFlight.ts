@@ -49,8 +49,9 @@ export class InFlight {
   free(now: number): number {
     // Its slots are not coming back soon: what it claimed ahead would only wait here.
     if (this.isStuck) return 0
-    const claims = this.room(now) - this.running.size - this.buffer.length
-    const most = Math.max(this.settings.concurrency, MAX_PREFETCH)
+    const room = this.room(now)
+    const claims = room - this.running.size - this.buffer.length
+    const most = Math.max(this.settings.concurrency, Math.min(MAX_PREFETCH, this.prefetch.share(room)))
     return Math.max(0, Math.min(claims, most, leaseCapacity(this.settings) - this.held))
   }
 

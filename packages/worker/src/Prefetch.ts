@@ -1,7 +1,7 @@
 /**
- * How many jobs to claim beyond the free slots: about as many as handlers end while the gate answers, so that short jobs
- * do not wait for it and long ones are left to others. What waited for a slot too long goes back to the queue, and for as
- * long again nothing is claimed ahead.
+ * How many jobs to claim beyond the free slots: a few times as many as handlers end while the gate answers, so that short
+ * jobs do not wait for it and long ones are left to others. What waited for a slot too long goes back to the queue, and
+ * for as long again nothing is claimed ahead.
  */
 import type { WorkerSettings } from "./WorkerOptions.ts"
 
@@ -29,11 +29,20 @@ export class Prefetch {
     this.ended++
   }
 
-  /** Little's law: the rate of ends from one call to the next, times how long an answer takes; doubled, for a reserve. */
+  /** The most that one call may claim of so much room. Halves take turns: one runs while the other is claimed. */
+  share(room: number): number {
+    return this.fixed === undefined ? room >> 1 : room
+  }
+
+  /**
+   * Little's law: the rate of ends from one call to the next, times how long an answer takes. Three times that: what the
+   * last call brought, what the next is to bring, and room to grow. One short pause does not undo it.
+   */
   answered(sentAt: number, now: number): void {
     const answerMs = now - sentAt
     const cycleMs = Math.max(sentAt - this.sentAt, answerMs)
-    this.target = Math.min(MAX_PREFETCH, Math.floor(2 * this.ended * answerMs / cycleMs))
+    const wanted = Math.floor(3 * this.ended * answerMs / cycleMs)
+    this.target = Math.min(MAX_PREFETCH, Math.max(wanted, this.target >> 1))
     this.ended = 0
     this.sentAt = sentAt
   }

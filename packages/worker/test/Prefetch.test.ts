@@ -19,9 +19,9 @@ describe("Prefetch", () => {
     assert.strictEqual(make().ahead(0), 0)
   })
 
-  it("twice what ends while the gate answers is claimed ahead, and not more than a batch", () => {
-    assert.strictEqual(pace(make(), 5, 100), 200)
-    assert.strictEqual(pace(make(), 50, 100), 20)
+  it("three times what ends while the gate answers is claimed ahead, and not more than a batch", () => {
+    assert.strictEqual(pace(make(), 5, 100), 300)
+    assert.strictEqual(pace(make(), 50, 100), 30)
     assert.strictEqual(pace(make(), 5, 5000), MAX_PREFETCH)
   })
 
@@ -36,9 +36,9 @@ describe("Prefetch", () => {
 
   it("after a claim had to be handed back, nothing is claimed ahead for as long as it waited", () => {
     const prefetch = make()
-    assert.strictEqual(pace(prefetch, 5, 100), 200)
+    assert.strictEqual(pace(prefetch, 5, 100), 300)
     prefetch.pause(100)
     assert.strictEqual(prefetch.ahead(100 + prefetch.patienceMs - 1), 0)
-    assert.strictEqual(prefetch.ahead(100 + prefetch.patienceMs), 200)
+    assert.strictEqual(prefetch.ahead(100 + prefetch.patienceMs), 300)
   })
 })
