@@ -93,7 +93,7 @@ const shown = (value: number | undefined): string =>
     ? Math.round(value).toLocaleString("en")
     : String(Number(value.toPrecision(3)))
 
-const aligned = (rows: ReadonlyArray<ReadonlyArray<string>>): ReadonlyArray<string> => {
+export const aligned = (rows: ReadonlyArray<ReadonlyArray<string>>): ReadonlyArray<string> => {
   const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => (row[column] ?? "").length)))
   return rows.map((row) =>
     row.map((cell, column) => column === 0 ? cell.padEnd(widths[0] ?? 0) : cell.padStart((widths[column] ?? 0) + 2))
