@@ -22,6 +22,7 @@ import type { Inspect } from "./Inspect.ts"
 import { type AttemptServices, Job } from "./Job.ts"
 import type { OnErrors } from "./OnError.ts"
 import { type EnqueueRefusal, Producer } from "./Producer.ts"
+import { describeProduced, inProducerSpan } from "./ProducerSpan.ts"
 import type { Queue } from "./Queue.ts"
 import type { RateClass } from "./RateClass.ts"
 import type { ForeignTransaction, Invalid, NotFound, StoreUnavailable } from "./Refusals.ts"
@@ -220,30 +221,36 @@ const make = <const Kind extends string, P, S = void, E = never, const Steps ext
     definition,
     envelope: (payload, enqueueOptions) =>
       Effect.withFiber(({ context }) => Effect.fromResult(envelopeIn(context, payload, enqueueOptions))),
-    // Its producer opens a span: one more for each job would cost more than the rest of the call.
     enqueue: (payload, enqueueOptions) =>
-      Producer.use((producer) =>
-        Effect.withFiber(({ context }): Effect.Effect<JobId, EnqueueRefusal | CodecError> => {
-          const envelope = envelopeIn(context, payload, enqueueOptions)
-          return Result.isFailure(envelope)
-            ? Effect.fail(envelope.failure)
-            : Effect.map(producer.enqueue([envelope.success]), ([enqueued]) => enqueued!.id)
-        })
+      inProducerSpan(
+        kind,
+        Producer.use((producer) =>
+          Effect.withFiber((fiber): Effect.Effect<JobId, EnqueueRefusal | CodecError> => {
+            const envelope = envelopeIn(fiber.context, payload, enqueueOptions)
+            if (Result.isFailure(envelope)) return Effect.fail(envelope.failure)
+            describeProduced(fiber, [envelope.success])
+            return Effect.map(producer.enqueue([envelope.success]), ([enqueued]) => enqueued!.id)
+          })
+        )
       ),
-    enqueueAll: Effect.fn("Task.enqueueAll")(function*(payloads, enqueueOptions) {
-      yield* Effect.annotateCurrentSpan("kind", kind)
-      const producer = yield* Producer
-      const context = yield* Effect.context<never>()
-      const batch: Array<Envelope> = []
-      for (const payload of payloads) {
-        const each = typeof enqueueOptions === "function" ? enqueueOptions(payload, batch.length) : enqueueOptions
-        const envelope = envelopeIn(context, payload, each)
-        if (Result.isFailure(envelope)) return yield* envelope.failure
-        batch.push(envelope.success)
-      }
-      if (batch.length === 0) return []
-      return (yield* producer.enqueue(batch)).map((enqueued) => enqueued.id)
-    }),
+    enqueueAll: (payloads, enqueueOptions) =>
+      inProducerSpan(
+        kind,
+        Producer.use((producer) =>
+          Effect.withFiber((fiber): Effect.Effect<ReadonlyArray<JobId>, EnqueueRefusal | CodecError> => {
+            const batch: Array<Envelope> = []
+            for (const payload of payloads) {
+              const each = typeof enqueueOptions === "function" ? enqueueOptions(payload, batch.length) : enqueueOptions
+              const envelope = envelopeIn(fiber.context, payload, each)
+              if (Result.isFailure(envelope)) return Effect.fail(envelope.failure)
+              batch.push(envelope.success)
+            }
+            if (batch.length === 0) return Effect.succeed([])
+            describeProduced(fiber, batch)
+            return Effect.map(producer.enqueue(batch), (stored) => stored.map((enqueued) => enqueued.id))
+          })
+        )
+      ),
     // SAFETY: both decode with this task's own schemas, whose types are S and E.
     await: awaitEnd.bind(undefined, definition) as Task<Kind, P, S, E, Steps>["await"],
     // SAFETY: as above.

@@ -18,6 +18,7 @@ import { monotonicMs } from "@headgate/core/Heartbeat"
 import type * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import type * as Fiber from "effect/Fiber"
+import type { Span } from "effect/Tracer"
 import type { NewestLines } from "./AttemptLog.ts"
 import { isInterruptible } from "./FiberLook.ts"
 import { TimeLimits } from "./TimeLimits.ts"
@@ -90,6 +91,8 @@ export class LocalAttempt implements Attempt {
   outcome: Outcome | undefined = undefined
   charges: ReadonlyArray<Charge> | undefined = undefined
   log: NewestLines | undefined = undefined
+  /** Undefined when it is not traced. */
+  span: Span | undefined = undefined
   /** Undefined until it tracks something. */
   work: Tracked | undefined = undefined
   isClosing = false

@@ -2,14 +2,17 @@
 import type { Checkpoint, Registration } from "@headgate/core"
 import type { WorkerId } from "@headgate/core/Ids"
 import { type AttemptServices, Job } from "@headgate/core/Job"
+import type { Outcome } from "@headgate/core/Outcome"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import type * as Exit from "effect/Exit"
 import { CurrentLogAnnotations } from "effect/References"
 import * as Scope from "effect/Scope"
+import * as Tracer from "effect/Tracer"
 import type { LocalAttempt } from "./Attempt.ts"
 import type { AttemptLogSettings } from "./AttemptLog.ts"
 import { keepLogs } from "./AttemptLogger.ts"
-import { inAttemptSpan } from "./AttemptSpan.ts"
+import { AttemptTracer } from "./AttemptSpan.ts"
 import { JobOfAttempt } from "./JobService.ts"
 import { prepareResume } from "./Resume.ts"
 import { Running, RunningAttempt, stepServices } from "./StepRuntime.ts"
@@ -17,7 +20,7 @@ import type { StepStores } from "./StepStores.ts"
 
 type Program = Effect.Effect<unknown, unknown>
 
-/** What all attempts of a task share of their services. */
+/** The services of an attempt that are the same for all of them. */
 type Services = Exclude<AttemptServices, Job | Scope.Scope>
 
 export interface Prepared {
@@ -25,11 +28,17 @@ export interface Prepared {
   readonly context: Context.Context<never>
 }
 
+/** What all attempts of a task share. */
+interface Base {
+  readonly services: Context.Context<Services>
+  readonly tracer: AttemptTracer | undefined
+}
+
 export class AttemptContexts {
   private readonly worker: WorkerId
   private readonly stores: StepStores
   private readonly logs: AttemptLogSettings | undefined
-  private readonly bases = new WeakMap<Registration, Context.Context<Services>>()
+  private readonly bases = new WeakMap<Registration, Base>()
 
   constructor(worker: WorkerId, stores: StepStores, logs: AttemptLogSettings | undefined) {
     this.worker = worker
@@ -40,18 +49,25 @@ export class AttemptContexts {
   /** The handler, and all it needs; a job with a checkpoint is resumed first. */
   prepare(attempt: LocalAttempt, payload: unknown, scope: Scope.Closeable): Prepared {
     const { registration } = attempt
-    const base = this.base(registration)
+    const { services, tracer } = this.base(registration)
+    const span = tracer?.start(attempt)
+    if (span?.sampled === true) attempt.span = span
+    const traced = span === undefined ? services : Context.add(services, Tracer.ParentSpan, span)
     const handle = Effect.suspend(() => registration.run(payload))
     if (attempt.claim.checkpoint === undefined) {
-      const context = this.complete(base, attempt, scope, undefined)
       // SAFETY: `complete` adds the attempt's services, which is all the handler still asked for.
-      return { program: inAttemptSpan(attempt, base, handle as Program), context }
+      return { program: handle as Program, context: this.complete(traced, attempt, scope, undefined) }
     }
-    const resumed = Effect.flatMap(
+    const program = Effect.flatMap(
       prepareResume(attempt, this.stores),
-      (checkpoint) => Effect.provideContext(handle, this.complete(base, attempt, scope, checkpoint))
+      (checkpoint) => Effect.provideContext(handle, this.complete(traced, attempt, scope, checkpoint))
     )
-    return { program: inAttemptSpan(attempt, base, resumed), context: base }
+    return { program, context: traced }
+  }
+
+  /** Ends the span of an attempt that has one. */
+  endSpan(attempt: LocalAttempt, exit: Exit.Exit<unknown, unknown>, outcome: Outcome | undefined): void {
+    if (attempt.span !== undefined) this.base(attempt.registration).tracer?.end(attempt, attempt.span, exit, outcome)
   }
 
   /** Services are added one by one on top: merging would copy all that the handler's layer captured, for each job. */
@@ -61,23 +77,26 @@ export class AttemptContexts {
     scope: Scope.Closeable,
     checkpoint: Checkpoint | undefined
   ): Context.Context<AttemptServices> {
-    const { kind, lease } = attempt.claim
-    const annotations = { ...Context.get(base, CurrentLogAnnotations), jobId: lease.jobId, kind }
+    const { claim: { kind, lease }, span } = attempt
+    const ids = span === undefined
+      ? { jobId: lease.jobId, kind }
+      : { jobId: lease.jobId, kind, traceId: span.traceId, spanId: span.spanId }
     return base.pipe(
-      Context.add(CurrentLogAnnotations, annotations),
+      Context.add(CurrentLogAnnotations, { ...Context.get(base, CurrentLogAnnotations), ...ids }),
       Context.add(Running, new RunningAttempt(attempt, this.stores, checkpoint)),
       Context.add(Scope.Scope, scope),
       Context.add(Job, new JobOfAttempt(attempt, this.worker, this.stores))
     )
   }
 
-  private base(registration: Registration): Context.Context<Services> {
+  private base(registration: Registration): Base {
     const known = this.bases.get(registration)
     if (known !== undefined) return known
     const merged = Context.merge(registration.context, stepServices)
     const services = this.logs === undefined ? merged : keepLogs(merged, this.logs)
     // Flat, with room on top for what an attempt adds.
-    const base = Context.makeUnsafe<Services>(services.mapUnsafe, { maxDepth: MAX_ADDED })
+    const flat = Context.makeUnsafe<Services>(services.mapUnsafe, { maxDepth: MAX_ADDED })
+    const base = { services: flat, tracer: AttemptTracer.of(flat, registration.definition.kind, this.worker) }
     this.bases.set(registration, base)
     return base
   }

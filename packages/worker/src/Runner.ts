@@ -97,6 +97,7 @@ export class Runner {
   private closeScope(attempt: LocalAttempt, exit: Exit.Exit<unknown, unknown>, scope: Scope.Closeable): void {
     attempt.endedAt = monotonicMs()
     const outcome = normalise(attempt, exit)
+    this.parts.contexts.endSpan(attempt, exit, outcome)
     if (scope.state._tag !== "Open") return this.finish(attempt, outcome)
     attempt.outcome = outcome
     attempt.isClosing = true

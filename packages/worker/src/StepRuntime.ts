@@ -18,6 +18,7 @@ import { runCursor } from "./Cursor.ts"
 import { runOnce } from "./Once.ts"
 import { put, report } from "./Reporting.ts"
 import { runSleep } from "./Sleep.ts"
+import { inStepSpan } from "./StepSpan.ts"
 import type { StepStores } from "./StepStores.ts"
 import { stepTimeoutMs, within } from "./TimeLimits.ts"
 
@@ -52,11 +53,19 @@ const running: Effect.Effect<RunningAttempt> = Effect.flatMap(
 
 /** Serve the attempt that `Running` names. */
 export const stepServices: Context.Context<Step | Cursor | Once | Progress | Output> = Context.make(Step, {
-  run: (call, body) => Effect.flatMap(running, ({ steps }) => runStep(steps, call, body)),
-  sleep: (name, key, duration) => Effect.flatMap(running, ({ steps }) => runSleep(steps, name, key, duration))
+  run: (call, body) =>
+    inStepSpan("step", call.name, call.key, Effect.flatMap(running, ({ steps }) => runStep(steps, call, body))),
+  sleep: (name, key, duration) =>
+    inStepSpan("sleep", name, key, Effect.flatMap(running, ({ steps }) => runSleep(steps, name, key, duration)))
 }).pipe(
-  Context.add(Cursor, { run: (call, body) => Effect.flatMap(running, ({ steps }) => runCursor(steps, call, body)) }),
-  Context.add(Once, { run: (call, body) => Effect.flatMap(running, ({ steps }) => runOnce(steps, call, body)) }),
+  Context.add(Cursor, {
+    run: (call, body) =>
+      inStepSpan("cursor", call.name, call.key, Effect.flatMap(running, ({ steps }) => runCursor(steps, call, body)))
+  }),
+  Context.add(Once, {
+    run: (call, body) =>
+      inStepSpan("once", call.name, call.key, Effect.flatMap(running, ({ steps }) => runOnce(steps, call, body)))
+  }),
   Context.add(Progress, {
     report: (update) => Effect.flatMap(running, ({ attempt, stores }) => report(attempt, stores, update))
   }),

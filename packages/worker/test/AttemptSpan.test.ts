@@ -60,6 +60,55 @@ layer(Workers.layer, { excludeTestServices: true })("AttemptSpan", (it) => {
       assert.deepStrictEqual(found.map(({ attributes }) => attributes.get("headgate.job.attempt")), [0, 1, 0])
     }))
 
+  it.effect("a resumed attempt runs in its own span, and each step that it runs in one inside", () =>
+    Effect.gen(function*() {
+      const task = Task.make("resumed", {
+        payload: Schema.Void,
+        error: Schema.String,
+        steps: ["one", "two"],
+        retry: Retry.fixed("10 millis")
+      })
+      const { attempts, live, spans } = recording()
+      const inside: Array<string> = []
+      let tries = 0
+      const handler = task.toLayer(() =>
+        Effect.gen(function*() {
+          inside.push((yield* Effect.orDie(Effect.currentSpan)).spanId)
+          yield* task.step("one", Effect.void)
+          if (tries++ === 0) return yield* Effect.fail("no")
+          yield* task.step("two", Effect.void)
+        })
+      )
+      yield* Workers.start(handler, { queues: ["t3"], pollInterval: "10 millis" }).pipe(
+        Effect.withSpan("program"),
+        Effect.provide(live)
+      )
+      yield* Workers.settled(yield* task.enqueue(undefined, { queue: "t3" }), "completed")
+      const [first, second] = attempts()
+      assert.deepStrictEqual(inside, [first?.spanId, second?.spanId])
+      const steps = spans.filter(({ name }) => name.startsWith("step "))
+      assert.deepStrictEqual(
+        steps.map(({ name, parent }) => [name, Option.getOrUndefined(parent)?.spanId]),
+        [["step one", first?.spanId], ["step one", second?.spanId], ["step two", second?.spanId]]
+      )
+    }))
+
+  it.effect("an attempt that the tracer does not sample makes no spans for its steps", () =>
+    Effect.gen(function*() {
+      const task = Task.make("unsampled", { payload: Schema.Void, steps: ["one"] })
+      const asked: Array<string> = []
+      const tracer = Tracer.make({
+        span: (options) => {
+          asked.push(options.name)
+          return new Tracer.NativeSpan({ ...options, sampled: false })
+        }
+      })
+      const handler = task.toLayer(() => task.step("one", Effect.void))
+      yield* Workers.start(handler, { queues: ["t4"] }).pipe(Effect.provide(Layer.succeed(Tracer.Tracer, tracer)))
+      yield* Workers.settled(yield* task.enqueue(undefined, { queue: "t4" }), "completed")
+      assert.deepStrictEqual(asked, ["attempt unsampled"])
+    }))
+
   it.effect("without a tracer a handler runs in no span, and knows its producer's trace all the same", () =>
     Effect.gen(function*() {
       const task = Task.make("untraced", { payload: Schema.Void, success: Schema.String })
