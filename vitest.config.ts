@@ -1,10 +1,12 @@
 import { defineConfig } from "vitest/config"
 
 const conditions = ["headgate-source"]
+// Without "module": Node itself loads what is not ours, and never takes such a build.
+const resolve = { conditions: [...conditions, "node", "development|production"] }
 
 export default defineConfig({
-  resolve: { conditions: [...conditions, "module", "node", "development|production"] },
-  ssr: { resolve: { conditions: [...conditions, "module", "node", "development|production"] } },
+  resolve,
+  ssr: { resolve },
   test: {
     include: ["packages/*/test/**/*.test.ts", "test/**/*.test.ts"],
     globalSetup: ["./packages/testkit/src/VitestSetup.ts"],

@@ -19,7 +19,7 @@ const allowedPackages: Readonly<Record<string, ReadonlyArray<string>>> = {
   cli: ["core", "postgres", "api"],
   headgate: ["core", "postgres", "worker"],
   testkit: ["core", "postgres", "worker"],
-  bench: ["core", "postgres", "worker", "headgate", "testkit"]
+  bench: ["core", "postgres", "worker", "otel", "headgate", "testkit"]
 }
 
 const maximumLines = 500

@@ -23,6 +23,11 @@ const packages = [
   },
   { name: "@headgate/postgres", folder: "postgres", about: "The store. Also exported by `headgate`." },
   { name: "@headgate/worker", folder: "worker", about: "The runtime. Also exported by `headgate`." },
+  {
+    name: "@headgate/otel",
+    folder: "otel",
+    about: "OpenTelemetry: traces, metrics and logs. Apart from `headgate`, with the OpenTelemetry SDK as its peers."
+  },
   { name: "@headgate/testkit", folder: "testkit", about: "For development and tests." }
 ]
 

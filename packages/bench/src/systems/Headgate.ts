@@ -4,6 +4,7 @@ import { Gate } from "@headgate/core/Gate"
 import { Task } from "@headgate/core/Task"
 import { Wakeups } from "@headgate/core/Wakeups"
 import * as PostgresStore from "@headgate/postgres/PostgresStore"
+import type { SpanExporter } from "@opentelemetry/sdk-trace-base"
 import * as Effect from "effect/Effect"
 import * as Latch from "effect/Latch"
 import * as Layer from "effect/Layer"
@@ -48,6 +49,8 @@ interface Choice {
   readonly concurrency?: number
   readonly pollInterval?: number
   readonly listen?: boolean
+  /** Traced, with this part of all traces kept; off by default. */
+  readonly sampleRatio?: number
 }
 
 const choices = new Map<string, Choice>()
@@ -183,15 +186,26 @@ class Doorkeeper {
   }
 }
 
+/** As a program has it that exports to somewhere; its batches go nowhere. */
+const tracing = async (sampleRatio: number) => {
+  const { layer } = await import("@headgate/otel/Otel")
+  const spanExporter: SpanExporter = {
+    export: (_spans, done) => done({ code: 0 }),
+    shutdown: () => Promise.resolve()
+  }
+  return layer(() => ({ serviceName: "bench", spanExporter, sampleRatio }))
+}
+
 const connectWorker: System["connectWorker"] = async (url, setting, tally): Promise<Worker> => {
   const { Worker } = await import("@headgate/worker/Worker")
-  const { listen: _, ...options } = choiceOf(setting)
+  const { listen: _, sampleRatio, ...options } = choiceOf(setting)
   const doorkeeper = new Doorkeeper(tally, setting.workloads.includes("W8"))
   const handler = taskOf(setting).toLayer(() => Effect.sync(() => tally.handled(1)))
   const worker = Worker.layer(options).pipe(
     Layer.provide(handler),
     Layer.provide([doorkeeper.gate, doorkeeper.announcements]),
-    Layer.provide(storeAt(url, 2, choiceOf(setting)))
+    Layer.provide(storeAt(url, 2, choiceOf(setting))),
+    Layer.provide(sampleRatio === undefined ? Layer.empty : await tracing(sampleRatio))
   )
   const runtime = ManagedRuntime.make(worker)
   await runtime.context()
@@ -263,6 +277,9 @@ export const headgate: System = {
     setting("concurrency 1000", { concurrency: 1000 }, ["W1", "W2"]),
     setting("concurrency 1000, 2 workers attached", { concurrency: 1000 }, ["W1"], { attached: 2 }),
     setting("concurrency 1000, kept", { concurrency: 1000 }, ["W2", "W4"], { isKept: true }),
+    setting("concurrency 1000, 1 % traced", { concurrency: 1000, sampleRatio: 0.01 }, ["W2"]),
+    setting("concurrency 1000, not traced", { concurrency: 1000 }, ["W2"]),
+    setting("concurrency 1000, 0 % traced", { concurrency: 1000, sampleRatio: 0 }, ["W2"]),
     setting("concurrency 200", { concurrency: 200 }, ["W2"], { onlyInFull: ["W2"] }),
     setting("default concurrency", {}, ["W2", "W7", "W9"]),
     setting("default concurrency, kept", {}, ["W2"], { isKept: true, onlyInFull: ["W2"] }),
