@@ -15,9 +15,6 @@ import {
 } from "@opentelemetry/sdk-trace-base"
 import type * as Tracer from "effect/Tracer"
 
-/** For a provider that is set up without `Otel.layer`. `ratio` is 0 to 1. */
-export const sampler = (ratio: number): Sampler => new ParentBasedSampler({ root: new RootSampler(ratio) })
-
 /** A provider's sampler and ids, and the same decision for who would rather not ask the provider. */
 export class Sampling {
   readonly sampler: Sampler
@@ -27,7 +24,7 @@ export class Sampling {
   private traceId: string | undefined
 
   constructor(ratio: number, ids: IdGenerator = new RandomIdGenerator()) {
-    this.sampler = sampler(ratio)
+    this.sampler = new ParentBasedSampler({ root: new RootSampler(ratio) })
     this.bound = boundOf(ratio)
     this.ids = {
       generateTraceId: () => {
@@ -51,9 +48,11 @@ export class Sampling {
 
 class RootSampler implements Sampler {
   private readonly ratio: number
+  private readonly bound: number
 
   constructor(ratio: number) {
     this.ratio = ratio
+    this.bound = boundOf(ratio)
   }
 
   shouldSample(
@@ -66,7 +65,7 @@ class RootSampler implements Sampler {
   ): SamplingResult {
     const isKept = links.length > 0
       ? links.some(({ context }) => (context.traceFlags & SAMPLED) !== 0)
-      : Number.parseInt(traceId.slice(-HEX), 16) < boundOf(this.ratio)
+      : Number.parseInt(traceId.slice(-HEX), 16) < this.bound
     return isKept ? KEEP : DROP
   }
 

@@ -1,5 +1,5 @@
 import { assert, layer } from "@effect/vitest"
-import { Inspect, Job, JobId, Retry, Task } from "@headgate/core"
+import { Inspect, Job, JobId, Retry, Task, Telemetry } from "@headgate/core"
 import { context, propagation, SpanStatusCode, trace } from "@opentelemetry/api"
 import { InMemoryLogRecordExporter, SimpleLogRecordProcessor } from "@opentelemetry/sdk-logs"
 import {
@@ -10,6 +10,7 @@ import {
 import {
   AlwaysOffSampler,
   InMemorySpanExporter,
+  RandomIdGenerator,
   type ReadableSpan,
   SimpleSpanProcessor
 } from "@opentelemetry/sdk-trace-base"
@@ -216,19 +217,39 @@ layer(store, { excludeTestServices: true })("Otel", (it) => {
       assert.deepStrictEqual(kept.map(({ annotations }) => annotations["traceId"]), [traceOf(inside)])
     }))
 
-  it.effect("the worker's metrics go where the reader takes them", () =>
+  it.effect("the worker's metrics go where the reader takes them, with durations where these are asked for", () =>
     Effect.gen(function*() {
       const task = Task.make("metered", { payload: Schema.Void, queue: "o9" })
       const exporter = new InMemoryMetricExporter(AggregationTemporality.CUMULATIVE)
       const metricReader = new PeriodicExportingMetricReader({ exporter })
+      const heard: Array<string> = []
+      const telemetry = Layer.succeed(Telemetry, { isListening: true, emit: ({ _tag }) => heard.push(_tag) })
       const program = Effect.gen(function*() {
         yield* Effect.flatMap(task.enqueue(undefined), task.await)
+        while (!heard.includes("JobEnded")) yield* Effect.sleep(5)
         yield* Effect.promise(() => metricReader.forceFlush())
+        const metrics = exporter.getMetrics().flatMap(({ scopeMetrics }) => scopeMetrics).flatMap(({ metrics }) =>
+          metrics
+        )
+        return new Map(metrics.map(({ dataPoints, descriptor }) => [descriptor.name, { dataPoints, descriptor }]))
       })
-      yield* traced("o9", task.toLayer(() => Effect.void), program, { metricReader })
-      const names = exporter.getMetrics().flatMap(({ scopeMetrics }) => scopeMetrics)
-        .flatMap(({ metrics }) => metrics).map(({ descriptor }) => descriptor.name)
-      assert.include(names, "headgate_jobs_claimed_total")
+      const { answer } = yield* traced("o9", task.toLayer(() => Effect.sleep(20)), program, { metricReader }).pipe(
+        Effect.provide(Layer.provide(Otel.layerDurations, telemetry))
+      )
+      assert.isTrue(answer.has("headgate_jobs_claimed_total"))
+      const durations = answer.get("messaging.process.duration")
+      assert.strictEqual(durations?.descriptor.unit, "s")
+      const [point, ...others] = durations?.dataPoints ?? []
+      assert.deepStrictEqual(others, [])
+      assert.containsSubset(point, {
+        attributes: {
+          "messaging.system": "headgate",
+          "messaging.destination.name": "o9",
+          "headgate.job.kind": "metered",
+          "headgate.attempt.outcome": "success"
+        },
+        value: { count: 1 }
+      })
     }))
 
   it.effect("where a context manager is registered, instrumentations inside a handler find its span", () =>
@@ -259,6 +280,20 @@ layer(Layer.empty)("Otel.layer", (it) => {
   it.effect("keeps everything where nothing is said", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* exported({}), ["one"])
+    }))
+
+  it.effect("asks the provider for no span that is left out: not even ids are drawn", () =>
+    Effect.gen(function*() {
+      const ids = new RandomIdGenerator()
+      let drawn = 0
+      const idGenerator = {
+        generateTraceId: () => (drawn++, ids.generateTraceId()),
+        generateSpanId: () => (drawn++, ids.generateSpanId())
+      }
+      assert.deepStrictEqual(yield* exported({ sampleRatio: 0, tracerConfig: { idGenerator } }), [])
+      assert.strictEqual(drawn, 0)
+      assert.deepStrictEqual(yield* exported({ sampleRatio: 1, tracerConfig: { idGenerator } }), ["one"])
+      assert.strictEqual(drawn, 2)
     }))
 
   it.effect("goes by the variables of OpenTelemetry where no ratio is given", () =>
