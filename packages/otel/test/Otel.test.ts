@@ -208,7 +208,10 @@ layer(store, { excludeTestServices: true })("Otel", (it) => {
         Effect.andThen(Effect.withSpan(Effect.logInfo("hello"), "inside"), Effect.fail("no"))
       )
       const logRecordProcessor = new SimpleLogRecordProcessor({ exporter })
-      const { answer, spans } = yield* traced("o8", handler, program, { logRecordProcessor })
+      const { answer, spans } = yield* traced("o8", handler, program, {
+        logRecordProcessor,
+        loggerMergeWithExisting: false
+      })
       const inside = only(spans, "inside")
       const record = answer.records.find(({ body }) => body === "hello")
       assert.strictEqual(record?.spanContext?.spanId, idOf(inside))
@@ -270,7 +273,9 @@ layer(Layer.empty)("Otel.layer", (it) => {
   const exported = (options: Otel.Options, env: Record<string, string> = {}) => {
     const exporter = new InMemorySpanExporter()
     const spanProcessor = new SimpleSpanProcessor(exporter)
-    return Effect.withSpan(Effect.void, "one").pipe(
+    return Effect.void.pipe(
+      Effect.withSpan("inner"),
+      Effect.withSpan("outer"),
       Effect.andThen(Effect.sync(() => exporter.getFinishedSpans().map(({ name }) => name))),
       Effect.provide(Otel.layer(() => ({ serviceName: "test", spanProcessor, ...options }))),
       Effect.provide(ConfigProvider.layer(ConfigProvider.fromEnvRecord(env)))
@@ -279,7 +284,7 @@ layer(Layer.empty)("Otel.layer", (it) => {
 
   it.effect("keeps everything where nothing is said", () =>
     Effect.gen(function*() {
-      assert.deepStrictEqual(yield* exported({}), ["one"])
+      assert.deepStrictEqual(yield* exported({}), ["inner", "outer"])
     }))
 
   it.effect("asks the provider for no span that is left out: not even ids are drawn", () =>
@@ -292,15 +297,15 @@ layer(Layer.empty)("Otel.layer", (it) => {
       }
       assert.deepStrictEqual(yield* exported({ sampleRatio: 0, tracerConfig: { idGenerator } }), [])
       assert.strictEqual(drawn, 0)
-      assert.deepStrictEqual(yield* exported({ sampleRatio: 1, tracerConfig: { idGenerator } }), ["one"])
-      assert.strictEqual(drawn, 2)
+      assert.deepStrictEqual(yield* exported({ sampleRatio: 1, tracerConfig: { idGenerator } }), ["inner", "outer"])
+      assert.strictEqual(drawn, 3)
     }))
 
   it.effect("goes by the variables of OpenTelemetry where no ratio is given", () =>
     Effect.gen(function*() {
       const env = { OTEL_TRACES_SAMPLER: "parentbased_traceidratio", OTEL_TRACES_SAMPLER_ARG: "0" }
       assert.deepStrictEqual(yield* exported({}, env), [])
-      assert.deepStrictEqual(yield* exported({ sampleRatio: 1 }, env), ["one"])
+      assert.deepStrictEqual(yield* exported({ sampleRatio: 1 }, env), ["inner", "outer"])
     }))
 
   it.effect("leaves the decision to a sampler that is given", () =>

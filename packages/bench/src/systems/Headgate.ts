@@ -278,8 +278,6 @@ export const headgate: System = {
     setting("concurrency 1000, 2 workers attached", { concurrency: 1000 }, ["W1"], { attached: 2 }),
     setting("concurrency 1000, kept", { concurrency: 1000 }, ["W2", "W4"], { isKept: true }),
     setting("concurrency 1000, 1 % traced", { concurrency: 1000, sampleRatio: 0.01 }, ["W2"]),
-    setting("concurrency 1000, not traced", { concurrency: 1000 }, ["W2"]),
-    setting("concurrency 1000, 0 % traced", { concurrency: 1000, sampleRatio: 0 }, ["W2"]),
     setting("concurrency 200", { concurrency: 200 }, ["W2"], { onlyInFull: ["W2"] }),
     setting("default concurrency", {}, ["W2", "W7", "W9"]),
     setting("default concurrency, kept", {}, ["W2"], { isKept: true, onlyInFull: ["W2"] }),
