@@ -10,15 +10,14 @@ import { enqueueQueue, type Envelope, sameJobContent } from "@headgate/core/Enve
 import { fingerprint } from "@headgate/core/Fingerprint"
 import type { JobId } from "@headgate/core/Ids"
 import { type Enqueued, type EnqueueRefusal, Producer } from "@headgate/core/Producer"
+import { isTraced } from "@headgate/core/ProducerSpan"
 import { Backpressure, Duplicate, IdConflict, Invalid, Quarantined, StoreUnavailable } from "@headgate/core/Refusals"
 import { isTerminal, type State } from "@headgate/core/State"
-import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as SqlClient from "effect/sql/SqlClient"
 import type * as SqlError from "effect/sql/SqlError"
-import * as Tracer from "effect/Tracer"
 import { ambientOf, foreignTransaction } from "./Ambient.ts"
 import { Announcer } from "./Announcer.ts"
 import * as Bind from "./Bind.ts"
@@ -214,10 +213,7 @@ const make = Effect.gen(function*() {
 
   return Producer.of({
     // A span that nobody exports would cost as much as the rest of a call that shares its statement.
-    enqueue: (batch) =>
-      Effect.withFiber(({ context }) =>
-        Context.getOrUndefined(context, Tracer.Tracer) === undefined ? enqueue(batch) : traced(batch)
-      )
+    enqueue: (batch) => Effect.withFiber((fiber) => isTraced(fiber) ? traced(batch) : enqueue(batch))
   })
 })
 
