@@ -88,6 +88,19 @@ const vacuum = async (session: Cycle.Session, database: Database, shape: Shape, 
   }
 }
 
+/** What the removal of a finished job costs once its time is over. */
+const evict = async (database: Database) => {
+  await database.client.query(
+    `update headgate.job set evict_at_ms = 0 where id in (select id from headgate.job where state = 'completed' order by id limit $1)`,
+    [jobs / 2]
+  )
+  await settle(database)
+  const cost = await database.meter()
+  const evicted = Number(await one(database.client, "select headgate.evict_retained($1)", [jobs / 2]))
+  const { cpuMicros = Number.NaN, walBytes } = await cost()
+  return { "evict: CPU us": cpuMicros / evicted, "evict: WAL bytes": walBytes / evicted }
+}
+
 /** What a row takes on disk, without the room that dead ones have left. */
 const sizes = async (database: Database) => {
   await database.client.query("vacuum (full, analyze) headgate.job")
@@ -103,7 +116,8 @@ const rowsOf = (isFinished: boolean): Curve["run"] => (database, told, { isQuick
       await Ground.add(session, database, taskOf(shape), { count, isFinished })
       const size = await sizes(database)
       const costs = await cycle(session, database, shape)
-      told({ name: shown(count), values: { ...costs, ...await vacuum(session, database, shape, count), ...size } })
+      const later = { ...await vacuum(session, database, shape, count), ...isFinished ? await evict(database) : {} }
+      told({ name: shown(count), values: { ...costs, ...later, ...size } })
     }
   })
 
