@@ -149,7 +149,7 @@ describe("a large error", () => {
     const error = new Error("😀".repeat(12_500_000), { cause: "y".repeat(50_000_000) })
     const started = performance.now()
     const stored = storedError(error)
-    assert.isBelow(performance.now() - started, 5000)
+    assert.isBelow(performance.now() - started, 30_000)
     assertStorable(stored)
     assert.match(stored.text, /\[cut: more than \d+ bytes\]\n {4}at [\s\S]*Caused by: NonError: y+\[cut: /)
   })
