@@ -10,5 +10,16 @@ export const traceHeaders = (context: Context.Context<never>, headers: Headers |
   if (Context.getOrUndefined(context, Tracer.Tracer) === undefined) return headers
   const span = Context.getOrUndefined(context, Tracer.ParentSpan)
   if (span === undefined || headers?.[TRACEPARENT] !== undefined) return headers
-  return { ...headers, [TRACEPARENT]: `00-${span.traceId}-${span.spanId}-${span.sampled ? "01" : "00"}` }
+  return headers === undefined ? headersOf(span) : { ...headers, ...headersOf(span) }
 }
+
+/** The same object for all jobs of a span. */
+const headersOf = (span: Tracer.AnySpan): Headers => {
+  const known = ofSpan.get(span)
+  if (known !== undefined) return known
+  const headers = { [TRACEPARENT]: `00-${span.traceId}-${span.spanId}-${span.sampled ? "01" : "00"}` }
+  ofSpan.set(span, headers)
+  return headers
+}
+
+const ofSpan = new WeakMap<Tracer.AnySpan, Headers>()
