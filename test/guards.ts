@@ -411,6 +411,38 @@ export const guards: ReadonlyArray<Guard> = [
     title: "refuses the whole batch, names the job, and writes nothing, also in an open transaction"
   },
   {
+    promise: "A plain insert stores no job while a fingerprint is closed",
+    file: "packages/postgres/src/EnqueueSql.ts",
+    guarded: " and not ${hasClosed}",
+    without: "",
+    test: "packages/postgres/test/EnqueuePlain.test.ts",
+    title: "a closed fingerprint refuses all of their batch, each time"
+  },
+  {
+    promise: "A plain insert stores no job of a queue that has a limit",
+    file: "packages/postgres/src/EnqueueSql.ts",
+    guarded: "where not ${hasLimit(varying)} and",
+    without: "where",
+    test: "packages/postgres/test/EnqueuePlain.test.ts",
+    title: "a limit refuses them, each time"
+  },
+  {
+    promise: "A lane that is known is looked at again by the statement that uses it",
+    file: "packages/postgres/src/EnqueueSql.ts",
+    guarded: "on l.id = w.id and ${Lanes.isSame}",
+    without: "on l.id = w.id",
+    test: "packages/postgres/test/EnqueuePlain.test.ts",
+    title: "a lane that is missing, or is another one, is found again"
+  },
+  {
+    promise: "A plain insert announces its jobs",
+    file: "packages/postgres/src/EnqueueSql.ts",
+    guarded: "${withLanes(varying, announces)}",
+    without: "${withLanes(varying)}",
+    test: "packages/postgres/test/EnqueuePlain.test.ts",
+    title: "a job that is ready wakes its workers, in a burst as well, and one that starts later wakes nobody"
+  },
+  {
     promise: "Enqueues into a queue with a limit are counted one at a time",
     file: "packages/postgres/migrations/0011_enqueue.sql",
     guarded: "perform pg_advisory_xact_lock(hashtextextended('headgate.enqueue ' || bounded.name, 0)) from (",

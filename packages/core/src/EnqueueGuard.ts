@@ -3,7 +3,7 @@
  * path; it looks at a whole batch before anything is written, and its answers are part of the conformance vectors.
  */
 import * as Result from "effect/Result"
-import type { Envelope, LimitSlot, Rate } from "./Envelope.ts"
+import { type Envelope, isLike, type LimitSlot, type Rate } from "./Envelope.ts"
 import { isFingerprint, MAX_FINGERPRINT_BYTES } from "./Fingerprint.ts"
 import { refuseName } from "./Kind.ts"
 import { MAX_TIME_MS, refuseInteger, refuseMillis } from "./Millis.ts"
@@ -49,13 +49,15 @@ const refuseBatch = (batch: ReadonlyArray<Envelope>, maxPayloadBytes: number): I
   const isAlone = batch.length === 1
   // Ids that rise are all different; the first that does not is looked up among those before it.
   let seen: Set<string> | undefined
+  let previous: Envelope | undefined
   let last = ""
   let index = -1
   let bytes = 0
   for (const envelope of batch) {
     index++
-    const refusal = refuseIdentity(envelope, maxPayloadBytes) ?? refuseRouting(envelope) ?? refuseTimes(envelope) ??
-      refuseUnique(envelope) ?? refuseLabels(envelope) ?? refuseOrigin(envelope)
+    const refusal = refuseIdentity(envelope, maxPayloadBytes) ??
+      (previous !== undefined && isLike(envelope, previous) ? undefined : refuseRest(envelope))
+    previous = envelope
     if (refusal !== undefined) return isAlone ? refusal : placed(refusal, index)
     bytes += envelope.payload.length
     if (bytes > MAX_BATCH_PAYLOAD_BYTES) return tooManyBytes(batch)
@@ -97,6 +99,10 @@ const refuseIdentity = (envelope: Envelope, maxPayloadBytes: number): Invalid | 
     refuseInteger("schemaVersion", envelope.schemaVersion, 1, MAX_OPAQUE_SCHEMA_VERSION) ??
     refuseBytes("payload", payload, maxPayloadBytes)
 }
+
+const refuseRest = (envelope: Envelope): Invalid | undefined =>
+  refuseRouting(envelope) ?? refuseTimes(envelope) ?? refuseUnique(envelope) ?? refuseLabels(envelope) ??
+    refuseOrigin(envelope)
 
 const refuseId = (id: string): Invalid | undefined => {
   const refusal = refuseText("id", id, 1, MAX_ID_BYTES)

@@ -144,6 +144,23 @@ export const Envelope = {
   })
 }
 
+/**
+ * Whether they are known to be the same in all but id and payload, as most of one batch are: what was looked at in one
+ * needs no second look in the other.
+ */
+export const isLike = (a: Envelope, b: Envelope): boolean =>
+  a.kind === b.kind && a.queue === b.queue && a.schemaVersion === b.schemaVersion &&
+  a.partitionKey === b.partitionKey && a.fingerprint === b.fingerprint && a.rates === b.rates &&
+  a.limits === b.limits && a.priority === b.priority && a.maxAttempts === b.maxAttempts &&
+  a.crashLimit === b.crashLimit && a.scheduledAtMs === b.scheduledAtMs && a.delayMs === b.delayMs &&
+  a.timeoutMs === b.timeoutMs && a.queueTimeoutMs === b.queueTimeoutMs && a.deadlineAtMs === b.deadlineAtMs &&
+  a.deadlineInMs === b.deadlineInMs && a.retentionMs === b.retentionMs && a.uniqueKey === b.uniqueKey &&
+  a.uniqueExcludeKind === b.uniqueExcludeKind && a.uniqueStates === b.uniqueStates &&
+  a.uniqueWindowMs === b.uniqueWindowMs && a.uniqueReplace === b.uniqueReplace &&
+  a.uniqueDebounceMs === b.uniqueDebounceMs && a.headers === b.headers && a.tags === b.tags &&
+  a.pending === b.pending && a.stickyWorker === b.stickyWorker && a.stickyFallbackMs === b.stickyFallbackMs &&
+  a.periodicOrigin === b.periodicOrigin
+
 /** The queue a job lands in: an empty name means `default`. */
 export const enqueueQueue = (queue: string): string => queue === "" ? DEFAULT_QUEUE : queue
 

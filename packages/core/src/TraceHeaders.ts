@@ -11,7 +11,7 @@ export const traceHeaders = (context: Context.Context<never>, headers: Headers |
   if (Context.getOrUndefined(context, Tracer.Tracer) === undefined) return headers
   const span = propagated(Context.getOrUndefined(context, Tracer.ParentSpan))
   if (span === undefined || headers?.[TRACEPARENT] !== undefined) return headers
-  return { ...headers, [TRACEPARENT]: `00-${span.traceId}-${span.spanId}-${span.sampled ? "01" : "00"}` }
+  return headers === undefined ? headersOf(span) : { ...headers, ...headersOf(span) }
 }
 
 /** Spans made while tracing is disabled have no ids of their own: the nearest one around them that has. */
@@ -22,3 +22,14 @@ const propagated = (span: Tracer.AnySpan | undefined): Tracer.AnySpan | undefine
   }
   return nearest
 }
+
+/** The same object for all jobs of a span. */
+const headersOf = (span: Tracer.AnySpan): Headers => {
+  const known = ofSpan.get(span)
+  if (known !== undefined) return known
+  const headers = { [TRACEPARENT]: `00-${span.traceId}-${span.spanId}-${span.sampled ? "01" : "00"}` }
+  ofSpan.set(span, headers)
+  return headers
+}
+
+const ofSpan = new WeakMap<Tracer.AnySpan, Headers>()

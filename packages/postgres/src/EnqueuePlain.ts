@@ -5,7 +5,7 @@
  */
 import type * as PgClient from "@effect/sql-pg/PgClient"
 import { enqueueQueue, type Envelope } from "@headgate/core/Envelope"
-import { isUlid } from "@headgate/core/IdGen"
+import { ULID_LENGTH } from "@headgate/core/IdGen"
 import type { JobId } from "@headgate/core/Ids"
 import type { Enqueued } from "@headgate/core/Producer"
 import type { StoreUnavailable } from "@headgate/core/Refusals"
@@ -55,9 +55,9 @@ export const make = (
   return (jobs, patience) => jobs.every(isPlain) ? store(jobs, patience) : Effect.undefined
 }
 
-/** Its id is a new one, nothing else excludes it, and its state is known without the store's clock. */
+/** Its id looks like a new one, nothing else excludes it, and its state is known without the store's clock. */
 const isPlain = ({ id, scheduledAtMs, uniqueKey }: Envelope): boolean =>
-  uniqueKey === undefined && scheduledAtMs === undefined && isUlid(id)
+  uniqueKey === undefined && scheduledAtMs === undefined && id.length === ULID_LENGTH
 
 const created = ({ delayMs = 0, id, pending }: Envelope): Enqueued => ({
   // SAFETY: the guard has checked the id.

@@ -3,7 +3,7 @@
  * as one value: what does not vary costs nothing per job.
  */
 import type * as PgTypes from "@effect/sql-pg/PgTypes"
-import type { Envelope } from "@headgate/core/Envelope"
+import { type Envelope, isLike } from "@headgate/core/Envelope"
 import { byCodePoint } from "@headgate/core/Text"
 import { effectiveUniqueKey } from "@headgate/core/UniqueKey"
 import { effectiveWeight } from "@headgate/core/Weight"
@@ -37,10 +37,11 @@ export const bindRows = (batch: ReadonlyArray<Envelope>, lanes: ReadonlyArray<La
   const different = [...new Set(lanes)]
   const places = different.length === 1 ? undefined : new Map(different.map((lane, n) => [lane, n + 1]))
   const placeOf = (n: number) => places?.get(lanes[n]!) ?? 1
+  const isUniform = places === undefined && batch.every((job) => isLike(job, batch[0]!))
   let varying = 0
   const params: Array<unknown> = []
   for (const [place, column] of columns.entries()) {
-    const { isVarying, parameter } = column.bind(batch, placeOf)
+    const { isVarying, parameter } = column.bind(batch, placeOf, isUniform)
     if (isVarying) varying |= 1 << place
     params.push(parameter)
   }
@@ -54,7 +55,9 @@ interface Column {
   readonly name: string
   readonly bind: (
     batch: ReadonlyArray<Envelope>,
-    placeOf: (n: number) => number
+    placeOf: (n: number) => number,
+    /** Only what is always an array varies. */
+    isUniform: boolean
   ) => { readonly isVarying: boolean; readonly parameter: PgTypes.Parameter }
 }
 
@@ -62,10 +65,10 @@ const column =
   <A>(array: (values: ReadonlyArray<A | null>) => PgTypes.Parameter, value: (value: A | null) => PgTypes.Parameter) =>
   (name: string, of: (job: Envelope, place: number) => A | null | undefined): Column => ({
     name,
-    bind: (batch, placeOf) => {
+    bind: (batch, placeOf, isUniform) => {
       const at = (n: number) => of(batch[n]!, placeOf(n)) ?? null
       const first = at(0)
-      const isVarying = ALWAYS_VARYING.has(name) || batch.some((_, n) => at(n) !== first)
+      const isVarying = ALWAYS_VARYING.has(name) || (!isUniform && batch.some((_, n) => at(n) !== first))
       return { isVarying, parameter: isVarying ? array(batch.map((_, n) => at(n))) : value(first) }
     }
   })
