@@ -108,7 +108,7 @@ const terminate: Fault["inject"] = Effect.fnUntraced(function*(_site, dice) {
 
 const statements: Readonly<Record<Place["role"], ReadonlyArray<RegExp>>> = {
   worker: [
-    /"headgate"\.admit\(/,
+    /"headgate"\.admit\w*\(/,
     /"headgate"\.(succeed|settle)\(/,
     /"headgate"\.renew\(/,
     /insert into "headgate"\.step/,

@@ -134,7 +134,12 @@ const workflows: Planner = (candidate) => {
 const fleets: Planner = (candidate) => {
   const { options: { isQuick, jobs } } = candidate
   return (isQuick ? [2, 16] : [2, 4, 8, 16]).map((processes) =>
-    drainOf(candidate, processes, { metric: "drain", jobs: 2 * jobs, warmup: jobs >> 1, tellsShares: true })
+    drainOf(candidate, processes, {
+      metric: "drain",
+      jobs: 2 * jobs,
+      warmup: (jobs >> 2) * processes,
+      tellsShares: true
+    })
   )
 }
 

@@ -492,7 +492,7 @@ layer(Store.layerBehindNetwork, { excludeTestServices: true })("Leases behind a 
       const network = yield* Store.Network
       yield* Store.enqueue({ id: "claimed", queue: "claimed" })
       const leaseId = Store.leaseId()
-      yield* network.dropOn({ sql: /admit\(/, moment: "after" })
+      yield* network.dropOn({ sql: /admit\w*\(/, moment: "after" })
       assert.strictEqual((yield* Effect.flip(Store.admit({ queues: ["claimed"], leaseId })))._tag, "StoreUnavailable")
       assert.strictEqual(yield* Gate.use((gate) => gate.abandon(leaseId)), 1)
       assert.deepStrictEqual(yield* Store.columns("claimed", "state", "crash_attempt"), ["available", 0])

@@ -1,6 +1,6 @@
 /**
  * Asks the gate for work, never for more than there is room for. While handlers end in numbers it waits until a quarter
- * of the room is free or nothing is being settled, so that one call serves many; while there is nothing to run it waits
+ * of the room is free, or nothing waits to be run or settled, so that one call serves many; while there is nothing to run it waits
  * for an announcement, a settlement (which may open a limit) or its timer.
  */
 import type { AdmitRequest, LeaseId } from "@headgate/core"
@@ -96,9 +96,10 @@ export class Admission {
     if (this.isQuiet && this.unanswered.length === 0) return MAX_PAUSE_MS
     const { inFlight, settler } = this.parts
     const free = inFlight.free(now)
-    this.isWaitingForRoom = free < Math.max(1, inFlight.room(now) >> 2) &&
-      (free === 0 || !settler.isIdle)
-    if (this.isWaitingForRoom) return MAX_PAUSE_MS
+    const isFilling = inFlight.buffer.length > 0
+    this.isWaitingForRoom = free < Math.max(1, inFlight.room(now) >> 2) && (free === 0 || isFilling || !settler.isIdle)
+    // Claims that just came in get their slots in the next turn of the event loop, whether or not any of them ends.
+    if (this.isWaitingForRoom) return isFilling && inFlight.hasSlot() ? 1 : MAX_PAUSE_MS
     return this.isHungry ? 0 : this.nextPollAt - now
   }
 
@@ -114,7 +115,7 @@ export class Admission {
     return Effect.map(gate.admit({ ...this.request, leaseId, capacity }), ({ claims, ended, more }) => {
       this.unanswered = []
       this.faults = 0
-      inFlight.prefetch.answered(sentAt, monotonicMs())
+      inFlight.prefetch.answered(sentAt, monotonicMs(), inFlight.held === 0)
       outage.succeeded(OPERATION)
       reporter.claimed(claims.length)
       if (ended.length > 0) tellEnded(reporter, ended)

@@ -36,13 +36,14 @@ export class Prefetch {
 
   /**
    * Little's law: the rate of ends from one call to the next, times how long an answer takes. Three times that: what the
-   * last call brought, what the next is to bring, and room to grow. One short pause does not undo it.
+   * last call brought, what the next is to bring, and room to grow. One short pause does not undo it, and while there is
+   * nothing to run, the pace that was known before stays.
    */
-  answered(sentAt: number, now: number): void {
+  answered(sentAt: number, now: number, isIdle: boolean): void {
     const answerMs = now - sentAt
     const cycleMs = Math.max(sentAt - this.sentAt, answerMs)
     const wanted = Math.floor(3 * this.ended * answerMs / cycleMs)
-    this.target = Math.min(MAX_PREFETCH, Math.max(wanted, this.target >> 1))
+    if (!isIdle || this.ended > 0) this.target = Math.min(MAX_PREFETCH, Math.max(wanted, this.target >> 1))
     this.ended = 0
     this.sentAt = sentAt
   }

@@ -9,7 +9,7 @@ const make = (options: WorkerOptions = {}) => new Prefetch(Result.getOrThrow(set
 const pace = (prefetch: Prefetch, cycleMs: number, ended: number, calls = 3) => {
   for (let call = 1; call <= calls; call++) {
     for (let n = 0; n < ended; n++) prefetch.freed()
-    prefetch.answered(call * cycleMs, call * cycleMs + 5)
+    prefetch.answered(call * cycleMs, call * cycleMs + 5, false)
   }
   return prefetch.ahead(calls * cycleMs + 5)
 }
@@ -27,6 +27,20 @@ describe("Prefetch", () => {
 
   it("handlers that take seconds are claimed nothing ahead", () => {
     assert.strictEqual(pace(make(), 2000, 100), 0)
+  })
+
+  it("a pause of the handlers halves what is claimed ahead, and with nothing to run the known pace stays", () => {
+    const prefetch = make()
+    assert.strictEqual(pace(prefetch, 5, 100), 300)
+    prefetch.answered(1000, 1005, true)
+    assert.strictEqual(prefetch.ahead(1005), 300)
+    prefetch.answered(1010, 1015, false)
+    assert.strictEqual(prefetch.ahead(1015), 150)
+  })
+
+  it("one call claims half of the room at most, so that one half runs while the other is claimed", () => {
+    assert.strictEqual(make().share(1100), 550)
+    assert.strictEqual(make({ prefetch: 7 }).share(107), 107)
   })
 
   it("a number of the user's own stands", () => {
