@@ -158,6 +158,7 @@ create function headgate.take_one(
 ) language plpgsql volatile as $$
 declare
   v_started timestamptz := clock_timestamp();
+  v_looked bigint := headgate.looked_at();
   v_lane record;
   v_given int := 0;
 begin
@@ -178,20 +179,25 @@ begin
   if v_given < p_capacity then
     dry := array[p_lane];
   end if;
-  if taken is not null and headgate.is_slow(v_started, p_capacity) then
+  if taken is not null and headgate.is_slow(v_started, v_looked, p_capacity) then
     perform headgate.remember_head(p_lane, taken, v_lane.head_until);
   end if;
 end $$;
 
--- Statistics come late: what takes really long needs no second sign.
-create function headgate.is_slow(p_started timestamptz, p_capacity int) returns boolean language plpgsql volatile
+-- Slow, and for a reason that the head's place would mend: it has looked at many more jobs than it was to claim. On a busy
+-- machine every call takes long.
+create function headgate.is_slow(p_started timestamptz, p_looked bigint, p_capacity int) returns boolean
+language plpgsql volatile
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
-declare
-  v_spare interval := clock_timestamp() - p_started - p_capacity * interval '20 microseconds';
 begin
-  return v_spare > interval '20 ms'
-    or v_spare > interval '5 ms' and pg_stat_get_dead_tuples('headgate.job'::regclass) > 10000;
+  return clock_timestamp() > p_started + interval '5 ms' + p_capacity * interval '20 microseconds'
+    and headgate.looked_at() > p_looked + 2 * p_capacity + 2000;
 end $$;
+
+-- How many ready jobs this session has looked at, those among them that are gone.
+create function headgate.looked_at() returns bigint language sql volatile as $$
+  select pg_stat_get_xact_tuples_returned('headgate.job_ready'::regclass)
+$$;
 
 -- The last of these jobs, unless they were of several priorities; a rival that remembers it now knows as much.
 create function headgate.remember_head(p_lane int, p_taken tid[], p_until timestamptz) returns void
@@ -225,6 +231,7 @@ create function headgate.admit_in_session(
 declare
   v_now bigint;
   v_started timestamptz;
+  v_looked bigint := headgate.looked_at();
   v_claimed int;
 begin
   -- No policy changes while a call is under way. As a condition: a PERFORM would be a statement more in every call.
@@ -257,7 +264,7 @@ begin
       j.claimed_at_ms, j.timeout_ms, j.deadline_at_ms, j.retention_ms, j.headers,
       j.has_steps or j.in_progress_step is not null or j.cursor_step is not null, null::text;
   get diagnostics v_claimed = row_count;
-  if clock_timestamp() > v_started + interval '5 ms' and headgate.is_slow(v_started, p_capacity) then
+  if clock_timestamp() > v_started + interval '5 ms' and headgate.is_slow(v_started, v_looked, p_capacity) then
     update headgate.lane l set head_until = v_started + interval '1 second', head_priority = null
       where l.id = (select o.id from headgate.lane o where o.id = (
           select min(l.id) from headgate.open_lanes(p_worker, p_queues, p_kinds, p_versions, v_now) l having count(*) = 1)
