@@ -55,6 +55,14 @@ describe("the guard of every door", () => {
     assert.match(Result.getOrThrow(Result.flip(result)).message, /\(job 1 of the batch\)$/)
   })
 
+  it("finds an id that comes again, whether ids rise or not", () => {
+    const ids = (text: string) => [...text].map((id) => job({ id }))
+    for (const text of ["abc", "cba", "bcad"]) assert.isUndefined(answer(ids(text)), text)
+    for (const text of ["abb", "abca", "abcb", "cbac", "bcaa"]) {
+      assert.deepStrictEqual(answer(ids(text)), { tag: "IdConflict", id: text.at(-1), index: text.length - 1 }, text)
+    }
+  })
+
   it("takes another payload limit from the store", () => {
     const result = validateEnqueue([job({ payload: new Uint8Array(11) })], { maxPayloadBytes: 10 })
     assert.isTrue(Result.isFailure(result))

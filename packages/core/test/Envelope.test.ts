@@ -1,5 +1,5 @@
 import { assert, describe, it } from "vitest"
-import { enqueueQueue, Envelope, envelopeDefaults, sameJobContent } from "../src/Envelope.ts"
+import { enqueueQueue, Envelope, envelopeDefaults, isLike, sameJobContent } from "../src/Envelope.ts"
 
 const least = { id: "j1", kind: "mail", payload: new Uint8Array(0) }
 
@@ -30,6 +30,19 @@ describe("a repeated id names the same job", () => {
   it("and not when one of them differs", () => {
     for (const other of [{ kind: "x" }, { fingerprint: "x" }, { queue: "x" }]) {
       assert.isFalse(sameJobContent(content, { ...content, ...other }), JSON.stringify(other))
+    }
+  })
+})
+
+describe("two jobs are alike", () => {
+  const job = Envelope.make(least)
+
+  it("when they differ in id and payload alone", () => {
+    assert.isTrue(isLike(job, { ...job, id: "j2", payload: new Uint8Array(1) }))
+  })
+  it("and not when any other field differs", () => {
+    for (const field of Object.keys(job).filter((field) => field !== "id" && field !== "payload")) {
+      assert.isFalse(isLike(job, { ...job, [field]: "another" }), field)
     }
   })
 })

@@ -1,7 +1,7 @@
 /**
- * The short way for new jobs, outside of transactions: a plain insert, for jobs in whose way nothing is likely to stand,
- * which also announces them. It stores all of them or none. What it does not store goes the long way (see `Producer`),
- * which tells why; so do, for a while, the jobs of the lanes concerned.
+ * The short way for new jobs, outside of transactions: a plain insert, for jobs in whose way nothing is likely to stand.
+ * It stores all of them or none. What it does not store goes the long way (see `Producer`), which tells why; so do, for a
+ * while, the jobs of the lanes concerned.
  */
 import type * as PgClient from "@effect/sql-pg/PgClient"
 import { enqueueQueue, type Envelope } from "@headgate/core/Envelope"
@@ -39,9 +39,7 @@ export const make = (
     if (different.some(isResting)) return undefined
     const answers = jobs.map(created)
     const ready = readyQueues(jobs, answers)
-    const beganAt = performance.now()
-    const carried = announcer.carry(ready)
-    const insert = client.unsafe(...enqueueSql.plain(jobs, places, carried, patience)).raw
+    const insert = client.unsafe(...enqueueSql.plain(jobs, places, patience)).raw
     const isStored = yield* Effect.map(insert, (answer) => rowCount(answer) === jobs.length).pipe(
       Effect.catchIf(isTaken, () => NOT_STORED)
     )
@@ -49,7 +47,7 @@ export const make = (
       for (const lane of different) restsUntil.set(lane, performance.now() + REST_MS)
       return undefined
     }
-    yield* carried.length > 0 ? announcer.carried(carried, beganAt) : announcer.announce(ready)
+    if (ready.length > 0) yield* announcer.announce(ready)
     return answers
   })
   return (jobs, patience) => jobs.every(isPlain) ? store(jobs, patience) : Effect.undefined

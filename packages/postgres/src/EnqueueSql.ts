@@ -1,10 +1,8 @@
 /**
  * The statements that store a batch of jobs, and those that look at what stood in their way. Their texts follow from which
- * columns vary (see `bindRows`):
- * the parameters are those of the columns, of the lanes, then the statement's own.
+ * columns vary (see `bindRows`); the parameters are those of the columns, of the lanes, then the statement's own.
  */
 import type { Envelope } from "@headgate/core/Envelope"
-import { channelOf } from "./Announcer.ts"
 import * as Bind from "./Bind.ts"
 import { inSchema } from "./ControlSql.ts"
 import { bindRows, columns } from "./EnqueueRows.ts"
@@ -16,13 +14,11 @@ export type Bound = readonly [text: string, params: ReadonlyArray<unknown>]
 export interface EnqueueSql {
   /**
    * Stores all of the jobs. Or none of them: it fails where an id or a key is taken, and does not fail where a queue has a
-   * limit, any fingerprint is closed or a lane is missing. It saves what `insert` spends on telling more. Of the jobs'
-   * queues it announces those that are `announced`.
+   * limit, any fingerprint is closed or a lane is missing. It saves what `insert` spends on telling more.
    */
   readonly plain: (
     jobs: ReadonlyArray<Envelope>,
     lanes: ReadonlyArray<Lanes.Lane>,
-    announced: ReadonlyArray<string>,
     patience: string | undefined
   ) => Bound
   /**
@@ -46,10 +42,9 @@ export const make = (schema: string): EnqueueSql => {
   const plainText = texts(schema, plainSql)
   const insertText = texts(schema, insertSql)
   return {
-    plain: (jobs, lanes, announced, patience) => {
+    plain: (jobs, lanes, patience) => {
       const { params, varying } = bindRows(jobs, lanes)
-      const tail = [Bind.text(patience ?? null), Bind.text(channelOf(schema)), Bind.texts(announced)]
-      return [plainText(varying), [...params, ...tail]]
+      return [plainText(varying), [...params, Bind.text(patience ?? null)]]
     },
     insert: (jobs, lanes, isAllOrNothing, patience = undefined) => {
       const { params, varying } = bindRows(jobs, lanes)
@@ -74,9 +69,7 @@ const names = columns.map(({ name }) => name)
 const laneNames = ["id", ...Lanes.columns.split(", ")]
 const laneParams = laneNames.map((_, index) => `$${names.length + 1 + index}`)
 const [, queueParam] = laneParams
-const [patience, ...others] = [1, 2, 3].map((n) => `$${names.length + laneNames.length + n}`)
-const [channel, announced] = others
-const [isAllOrNothing] = others
+const [patience, isAllOrNothing] = [1, 2].map((n) => `$${names.length + laneNames.length + n}`)
 
 const isVarying = (varying: number, index: number): boolean => (varying >> index & 1) === 1
 const hasSeveralLanes = (varying: number): boolean => isVarying(varying, names.indexOf("lane"))
@@ -87,19 +80,15 @@ const sought = (varying: number): string =>
     : `(select ${laneNames.map((name, index) => `${laneParams[index]} as ${name}`).join(", ")}, 1 as place) w`
 
 /**
- * Lanes that are there, each with its place in the parameters; and, so that it happens once and not for each row, the time,
- * the patience for locks, which lasts to the transaction's end, and what else there is to do.
+ * Lanes that are there, each with its place in the parameters; and, so that both happen once and not for each row, the time
+ * and the patience for locks, which lasts to the transaction's end.
  */
-const withLanes = (varying: number, also = "null"): string =>
+const withLanes = (varying: number): string =>
   `with lane as materialized (
     select w.place, l.id, l.queue, l.kind, l.version, headgate.now_ms() as now,
-      case when ${patience}::text is not null then set_config('lock_timeout', ${patience}, true) end as patience,
-      ${also} as also
+      case when ${patience}::text is not null then set_config('lock_timeout', ${patience}, true) end as patience
     from ${sought(varying)} join headgate.lane l on l.id = w.id and ${Lanes.isSame}
   )`
-
-/** Heard when the transaction ends, once a queue. */
-const announces = `case when l.queue = any(${announced}) then pg_notify(${channel}, hashtext(l.queue)::text)::text end`
 
 /** Whether any of the queues has a limit of unfinished jobs. */
 const hasLimit = (varying: number): string =>
@@ -138,7 +127,7 @@ const timed = (varying: number): string =>
     from ${given(varying)} n join lane l on l.place = n.lane`
 
 const plainSql = (varying: number): string =>
-  `${withLanes(varying, announces)}
+  `${withLanes(varying)}
   insert into ${target}
   select ${row} from (${timed(varying)}) t
   where not ${hasLimit(varying)} and not ${hasClosed}${

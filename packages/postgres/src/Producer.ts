@@ -161,7 +161,8 @@ const make = Effect.gen(function*() {
     const [row] = yield* client.unsafe<InsertRow>(...enqueueSql.insert(jobs, places, false, GROUP_PATIENCE))
     if (row === undefined || row.pressure !== null) return { full: row?.pressure?.queue }
     const stored = storedBy(row, jobs)
-    yield* announcer.announce(EnqueuePlain.readyQueues(jobs, jobs.map(({ id }) => stored.get(id))))
+    const ready = EnqueuePlain.readyQueues(jobs, jobs.map(({ id }) => stored.get(id)))
+    if (ready.length > 0) yield* announcer.announce(ready)
     return { stored }
   })
 
