@@ -8,6 +8,7 @@ import { createClockTable } from "../crash/fixtures/late.ts"
 import * as Trail from "../crash/fixtures/Trail.ts"
 import * as Verdicts from "../crash/fixtures/Verdicts.ts"
 import { STALL_MS } from "../faults/fixtures/Figure.ts"
+import * as Watch from "../faults/fixtures/Watch.ts"
 
 const JOBS = 100
 const MINUTE_MS = 60_000
@@ -88,6 +89,7 @@ it.live(
       yield* Effect.gen(function*() {
         // In the middle of it: long jobs run, others sleep.
         yield* until("headgate.step WHERE kind = 'sleep'", JOBS / 2)
+        yield* Watch.untilTrue(() => fleet.up().every((pid) => pid !== undefined), "all processes to be up")
         for (const pid of fleet.up()) fleet.signal(pid!, "SIGUSR2")
         yield* until("headgate.job WHERE state IN ('completed', 'archived', 'quarantined')", JOBS)
         const [longestWait, longestSleep] = yield* longest
