@@ -146,6 +146,22 @@ export const guards: ReadonlyArray<Guard> = [
     title: "a stale lease cannot put a job to sleep"
   },
   {
+    promise: "A sleep whose answer was lost is told as stored, wherever the job has come to since",
+    file: "packages/postgres/src/Checkpoints.ts",
+    guarded: "(j.fence > $3 or j.last_lease_id = $2)",
+    without: "j.fence = $3 and j.last_lease_id = $2",
+    test: "packages/postgres/test/Checkpoints.test.ts",
+    title: "a sleep sent again after a lost answer is told as stored, wherever the job has come to since"
+  },
+  {
+    promise: "And a sleep of another lease under the same fence is not",
+    file: "packages/postgres/src/Checkpoints.ts",
+    guarded: " and (j.fence > $3 or j.last_lease_id = $2)",
+    without: " and $2::uuid is not null",
+    test: "packages/postgres/test/Checkpoints.test.ts",
+    title: "a sleep is no other attempt's, under whichever fence, and is unknown where the job is gone"
+  },
+  {
     promise: "Step names are mapped by the current holder only",
     file: "packages/postgres/src/Remap.ts",
     guarded: "where j.id = before.id and j.lease_id = $2 and j.fence = $3",
