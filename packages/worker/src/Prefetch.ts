@@ -1,6 +1,6 @@
 /**
  * How many jobs to claim beyond the free slots: about as many as handlers end while the gate answers, so that short jobs
- * do not wait for it and long ones are left to others. What waited for a slot too long goes back to the queue, and for as
+ * do not wait for it and long ones are left to others; some where the wait for the gate is a good part of a job. What waited for a slot too long goes back to the queue, and for as
  * long again nothing is claimed ahead.
  */
 import type { WorkerSettings } from "./WorkerOptions.ts"
@@ -9,14 +9,16 @@ export class Prefetch {
   /** Longest wait of a claim for its slot. */
   readonly patienceMs: number
   private readonly fixed: number | undefined
+  private readonly concurrency: number
   private target = 0
   private ended = 0
   /** When the last answered call of the gate was sent. */
   private sentAt = 0
   private pausedUntil = 0
 
-  constructor({ leaseMs, prefetch }: WorkerSettings) {
+  constructor({ concurrency, leaseMs, prefetch }: WorkerSettings) {
     this.fixed = prefetch
+    this.concurrency = concurrency
     this.patienceMs = prefetch === undefined ? Math.min(leaseMs, PATIENCE_MS) : leaseMs
   }
 
@@ -31,9 +33,15 @@ export class Prefetch {
 
   /** Little's law: the rate of ends from one call to the next, times how long an answer takes; doubled, for a reserve. */
   answered(sentAt: number, now: number): void {
+    // Too early to tell.
+    if (this.ended === 0 && now - this.sentAt < this.patienceMs) return
     const answerMs = now - sentAt
     const cycleMs = Math.max(sentAt - this.sentAt, answerMs)
-    this.target = Math.min(MAX_PREFETCH, Math.floor(2 * this.ended * answerMs / cycleMs))
+    const isBrief = this.concurrency * cycleMs <= BRIEF * answerMs * this.ended
+    this.target = Math.min(
+      MAX_PREFETCH,
+      Math.max(isBrief ? Math.max(2, this.concurrency >> 2) : 0, Math.floor(2 * this.ended * answerMs / cycleMs))
+    )
     this.ended = 0
     this.sentAt = sentAt
   }
@@ -47,3 +55,5 @@ export class Prefetch {
 /** The most it chooses by itself. */
 export const MAX_PREFETCH = 1000
 const PATIENCE_MS = 500
+/** A job is brief when it takes less than so many answers of the gate. */
+const BRIEF = 20

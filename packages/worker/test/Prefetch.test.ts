@@ -21,8 +21,23 @@ describe("Prefetch", () => {
 
   it("twice what ends while the gate answers is claimed ahead, and not more than a batch", () => {
     assert.strictEqual(pace(make(), 5, 100), 200)
-    assert.strictEqual(pace(make(), 50, 100), 20)
+    assert.strictEqual(pace(make(), 25, 100), 40)
     assert.strictEqual(pace(make(), 5, 5000), MAX_PREFETCH)
+  })
+
+  it("some are claimed ahead where the wait for the gate is a good part of a job, and none where it is not", () => {
+    assert.strictEqual(pace(make({ concurrency: 1 }), 50, 1), 2)
+    assert.strictEqual(pace(make({ concurrency: 32 }), 50, 16), 8)
+    assert.strictEqual(pace(make({ concurrency: 1 }), 200, 1), 0)
+  })
+
+  it("a call during which no handler ended says nothing, until patience is over", () => {
+    const prefetch = make()
+    pace(prefetch, 25, 100)
+    prefetch.answered(76, 81)
+    assert.strictEqual(prefetch.ahead(81), 40)
+    prefetch.answered(76 + prefetch.patienceMs, 81 + prefetch.patienceMs)
+    assert.strictEqual(prefetch.ahead(81 + prefetch.patienceMs), 0)
   })
 
   it("handlers that take seconds are claimed nothing ahead", () => {
