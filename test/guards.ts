@@ -138,6 +138,22 @@ export const guards: ReadonlyArray<Guard> = [
     title: "a refused save ends the attempt"
   },
   {
+    promise: "A first step marked ahead begins only when the store took the mark",
+    file: "packages/worker/src/Checkpointer.ts",
+    guarded: "if (Exit.isSuccess(answer) && answer.value.isAccepted) accepted(",
+    without: "if (Exit.isSuccess(answer)) accepted(",
+    test: "packages/worker/test/AheadMark.test.ts",
+    title: "a mark that was refused is none: a job lost while it waited starts no body"
+  },
+  {
+    promise: "A claim handed back unstarted has no step under way",
+    file: "packages/postgres/migrations/0005_settle.sql",
+    guarded: "case when i.outcome = 'released' and i.reason = 'not_started' then null else j.in_progress_step end",
+    without: "case when i.outcome is null then null else j.in_progress_step end",
+    test: "packages/worker/test/AheadMark.test.ts",
+    title: "a claim that is handed back unstarted has no step under way, and is one without a checkpoint"
+  },
+  {
     promise: "A job is put to sleep by its current holder only",
     file: "packages/postgres/src/Checkpoints.ts",
     guarded: "from wake w where j.id = $1 and j.lease_id = $2 and j.fence = $3",

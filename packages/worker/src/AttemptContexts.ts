@@ -6,6 +6,7 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import { CurrentLogAnnotations } from "effect/References"
 import * as Scope from "effect/Scope"
+import { AheadMark } from "./AheadMark.ts"
 import type { LocalAttempt } from "./Attempt.ts"
 import type { AttemptLogSettings } from "./AttemptLog.ts"
 import { keepLogs } from "./AttemptLogger.ts"
@@ -35,6 +36,11 @@ export class AttemptContexts {
     this.worker = worker
     this.stores = stores
     this.logs = logs
+  }
+
+  /** The attempt is next to start. */
+  expect(attempt: LocalAttempt): void {
+    attempt.ahead = new AheadMark(attempt, this.stores)
   }
 
   /** The handler, and all it needs; a job with a checkpoint is resumed first. */
