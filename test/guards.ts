@@ -138,12 +138,44 @@ export const guards: ReadonlyArray<Guard> = [
     title: "a refused save ends the attempt"
   },
   {
+    promise: "A first step marked ahead begins only when the store took the mark",
+    file: "packages/worker/src/Checkpointer.ts",
+    guarded: "if (Exit.isSuccess(answer) && answer.value.isAccepted) accepted(",
+    without: "if (Exit.isSuccess(answer)) accepted(",
+    test: "packages/worker/test/AheadMark.test.ts",
+    title: "a mark that was refused is none: a job lost while it waited starts no body"
+  },
+  {
+    promise: "A claim handed back unstarted has no step under way",
+    file: "packages/postgres/migrations/0005_settle.sql",
+    guarded: "case when i.outcome = 'released' and i.reason = 'not_started' then null else j.in_progress_step end",
+    without: "case when i.outcome is null then null else j.in_progress_step end",
+    test: "packages/worker/test/AheadMark.test.ts",
+    title: "a claim that is handed back unstarted has no step under way, and is one without a checkpoint"
+  },
+  {
     promise: "A job is put to sleep by its current holder only",
     file: "packages/postgres/src/Checkpoints.ts",
     guarded: "from wake w where j.id = $1 and j.lease_id = $2 and j.fence = $3",
     without: "from wake w where j.id = $1 and $2::uuid is not null and $3::bigint is not null",
     test: "packages/postgres/test/Checkpoints.test.ts",
     title: "a stale lease cannot put a job to sleep"
+  },
+  {
+    promise: "A sleep whose answer was lost is told as stored, wherever the job has come to since",
+    file: "packages/postgres/src/Checkpoints.ts",
+    guarded: "(j.fence > $3 or j.last_lease_id = $2)",
+    without: "j.fence = $3 and j.last_lease_id = $2",
+    test: "packages/postgres/test/Checkpoints.test.ts",
+    title: "a sleep sent again after a lost answer is told as stored, wherever the job has come to since"
+  },
+  {
+    promise: "And a sleep of another lease under the same fence is not",
+    file: "packages/postgres/src/Checkpoints.ts",
+    guarded: " and (j.fence > $3 or j.last_lease_id = $2)",
+    without: " and $2::uuid is not null",
+    test: "packages/postgres/test/Checkpoints.test.ts",
+    title: "a sleep is no other attempt's, under whichever fence, and is unknown where the job is gone"
   },
   {
     promise: "Step names are mapped by the current holder only",

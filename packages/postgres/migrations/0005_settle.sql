@@ -165,7 +165,8 @@ begin
       as i(job_id, lease_id, fence, outcome, delay_ms, reason, error_tag, error_message, error_text, error, log)
   ), held as (
     select j.id, j.fence, j.attempt, j.max_attempts, j.crash_attempt, j.crash_limit, j.deadline_at_ms,
-      j.scheduled_at_ms, j.claimed_at_ms, j.worker, j.in_progress_step, j.queue, j.kind, j.schema_version, j.checkpoint_version,
+      j.scheduled_at_ms, j.claimed_at_ms, j.worker, j.queue, j.kind, j.schema_version, j.checkpoint_version,
+      case when i.outcome = 'released' and i.reason = 'not_started' then null else j.in_progress_step end as in_progress_step,
       j.fingerprint, v_has_closed and headgate.is_closed(j.fingerprint) as is_closed, i.lease_id, i.outcome,
       i.delay_ms, i.reason, i.error_tag, i.error_message, i.error_text, i.error, i.log
     from item i join headgate.job j on j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence
@@ -219,6 +220,7 @@ begin
         else j.lane_id end,
       crashes_by_step = case when m.outcome = 'crashed' and m.in_progress_step is not null
         then headgate.count_crash(j.crashes_by_step, m.in_progress_step) else j.crashes_by_step end,
+      in_progress_step = m.in_progress_step,
       last_lease_id = j.lease_id, last_worker = j.worker,
       lease_id = null, lease_expires_at_ms = null, worker = null
     from moved m where j.id = m.id

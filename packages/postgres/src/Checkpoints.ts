@@ -82,7 +82,10 @@ const manySql = `with item as (
   )
   select h.id as job_id from held h`
 
-/** A resumed sleep keeps the wake time of its record, also when the caller does not know it. */
+/**
+ * A resumed sleep keeps the wake time of its record, also when the caller does not know it. The record names the fence
+ * that slept last: see `sleptSql`.
+ */
 const sleepSql = `with wake as (
     select coalesce(
         (select s.wake_at_ms from headgate.step s where s.job_id = $1 and s.step = $4), $6, clock.now + $7) as wake_at,
@@ -103,11 +106,26 @@ const sleepSql = `with wake as (
   ), recorded as (
     insert into headgate.step (job_id, fence, step, kind, position, wake_at_ms, recorded_at_ms)
     select h.id, h.fence, $4, 'sleep', $5, h.wake_at, h.now from held h
-    on conflict do nothing
+    on conflict (job_id, step) do update set fence = excluded.fence, recorded_at_ms = excluded.recorded_at_ms
   )
   select h.state, case when h.state = 'archived'
     then headgate.record_callback(h.id, 'deadline', null, null, h.now, null, null, null) end as recorded
   from held h`
+
+/**
+ * Whether an earlier try, whose answer was lost, has put the job to sleep, and in which state that left it. By now the
+ * job may be further on: promoted, claimed by the next attempt, at its end. The record stands under any name, since the
+ * next attempt may have renamed it. Under this very fence the job also tells whose lease it was.
+ */
+const sleptSql = `select j.state, case when s.fence is not null and (j.fence > $3 or j.last_lease_id = $2)
+      then case when j.deadline_at_ms <= greatest(s.wake_at_ms, s.recorded_at_ms) then 'archived' else 'scheduled' end
+    end as slept
+  from headgate.job j
+  left join lateral (
+    select r.fence, r.wake_at_ms, r.recorded_at_ms from headgate.step r
+    where r.job_id = j.id and r.kind = 'sleep' and r.fence = $3 limit 1
+  ) s on true
+  where j.id = $1`
 
 const make = Effect.gen(function*() {
   const control = yield* ControlSql
@@ -115,11 +133,7 @@ const make = Effect.gen(function*() {
   const one = statement("Checkpoints.write", oneSql)
   const many = statement<{ job_id: string }>("Checkpoints.write", manySql)
   const sleep = statement<{ state: State }>("Checkpoints.sleep", sleepSql)
-  const lookUp = statement<{ state: State; is_ours: boolean }>(
-    "Checkpoints.sleep",
-    `select j.state, coalesce(j.last_lease_id = $2 and j.fence = $3, false) as is_ours
-    from headgate.job j where j.id = $1`
-  )
+  const lookUp = statement<{ state: State; slept: "scheduled" | "archived" | null }>("Checkpoints.sleep", sleptSql)
 
   const writeMany = Effect.fnUntraced(function*(batch: ReadonlyArray<StepWrite>) {
     const rows = yield* Effect.uninterruptible(many(manyParams(batch)))
@@ -148,10 +162,8 @@ const make = Effect.gen(function*() {
       const [slept] = yield* Effect.uninterruptible(sleep(sleepParams(write)))
       if (slept !== undefined) return slept.state
       const { fence, jobId, leaseId } = write.lease
-      // An earlier try whose answer was lost has ended the lease.
       const [job] = yield* lookUp([Bind.text(jobId), Bind.uuid(leaseId), Bind.bigint(fence)])
-      if (job?.is_ours !== true) return yield* new LeaseRejected({ jobId, state: job?.state ?? "missing" })
-      return job.state
+      return job?.slept ?? (yield* new LeaseRejected({ jobId, state: job?.state ?? "missing" }))
     }),
     remap: makeRemap(control)
   })

@@ -2,7 +2,8 @@ import * as PgClient from "@effect/sql-pg/PgClient"
 import { assert, layer } from "@effect/vitest"
 import type { Checkpoint, StepWrite } from "@headgate/core/Checkpoint"
 import { Checkpoints } from "@headgate/core/Checkpoints"
-import type { LeaseRef } from "@headgate/core/Ids"
+import { Control } from "@headgate/core/Control"
+import type { Fence, LeaseRef } from "@headgate/core/Ids"
 import * as Outcome from "@headgate/core/Outcome"
 import * as CheckpointRows from "@headgate/postgres/CheckpointRows"
 import * as ControlSql from "@headgate/postgres/ControlSql"
@@ -212,6 +213,58 @@ layer(Store.layer, { excludeTestServices: true })("Checkpoints.sleep and remap",
       yield* sleep(claim!.lease, "nap", { delayMs: 5000 })
       assert.deepStrictEqual(yield* Store.columns("sleep", "scheduled_at_ms"), [now + 5000])
       yield* Time.resume()
+    }))
+
+  it.effect("a sleep sent again after a lost answer is told as stored, wherever the job has come to since", () =>
+    Effect.gen(function*() {
+      const control = yield* Control
+      const first = yield* Store.running({ id: "slept" })
+      const claim = Effect.gen(function*() {
+        yield* control.promote(first.jobId)
+        const [claim] = yield* Store.admit({ queues: ["q-slept"] })
+        return claim!.lease
+      })
+      const told = (lease: LeaseRef, step: string) => sleep(lease, step, { delayMs: 60_000 })
+      yield* told(first, "nap")
+      const second = yield* claim
+      assert.strictEqual(yield* told(first, "nap"), "scheduled")
+      const steps = [{ from: "nap", to: ["rest"] }]
+      yield* Checkpoints.use(({ remap }) => remap({ lease: second, stepSet: [], version: 1, steps }))
+      yield* Store.settle(second, Outcome.snooze(60_000))
+      assert.strictEqual(yield* told(first, "nap"), "scheduled")
+      // Woken early, the third attempt sleeps on in the same step.
+      const third = yield* claim
+      yield* told(third, "rest")
+      yield* control.cancel(first.jobId)
+      yield* control.retry(first.jobId)
+      assert.strictEqual(yield* told(third, "rest"), "scheduled")
+      yield* Store.admit({ queues: ["q-slept"] })
+      assert.strictEqual(yield* told(third, "rest"), "scheduled")
+    }))
+
+  it.effect("a sleep is no other attempt's, under whichever fence, and is unknown where the job is gone", () =>
+    Effect.gen(function*() {
+      const control = yield* Control
+      const lease = yield* Store.running({ id: "others" })
+      yield* sleep(lease, "nap", { delayMs: 60_000 })
+      const refused = (lease: LeaseRef) => Effect.flip(sleep(lease, "nap", { delayMs: 60_000 }))
+      // After a failover that lost a claim its fence is given out again, under another lease.
+      const others = [{ ...lease, leaseId: Store.leaseId() }, { ...lease, fence: 2 as Fence }]
+      for (const other of others) assert.deepInclude(yield* refused(other), { state: "scheduled" })
+      yield* control.cancel(lease.jobId)
+      yield* control.remove(lease.jobId)
+      assert.deepInclude(yield* refused(lease), { _tag: "LeaseRejected", state: "missing" })
+    }))
+
+  it.effect("a sleep that ended its job is told so when sent again, also after a redrive", () =>
+    Effect.gen(function*() {
+      const control = yield* Control
+      const lease = yield* Store.running({ id: "over-again", deadlineInMs: 60_000 })
+      const told = sleep(lease, "nap", { delayMs: 60_001 })
+      yield* told
+      yield* control.retry(lease.jobId)
+      yield* Store.admit({ queues: ["q-over-again"] })
+      assert.strictEqual(yield* told, "archived")
     }))
 
   it.effect("a sleep ends a row of attempts that were not failures, as a snooze does", () =>

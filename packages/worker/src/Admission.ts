@@ -1,6 +1,7 @@
 /**
  * Asks the gate for work, never for more than there is room for. While handlers end in numbers it waits until a quarter
- * of the room is free, or nothing waits to be run or settled, so that one call serves many; while there is nothing to run it waits
+ * of the room is free, or nothing waits to be run or settled, and while claims wait for their slots until half of it is,
+ * so that one call serves many; while there is nothing to run it waits
  * for an announcement, a settlement (which may open a limit) or its timer.
  */
 import type { AdmitRequest, LeaseId } from "@headgate/core"
@@ -96,8 +97,10 @@ export class Admission {
     if (this.isQuiet && this.unanswered.length === 0) return MAX_PAUSE_MS
     const { inFlight, settler } = this.parts
     const free = inFlight.free(now)
+    const room = inFlight.room(now)
     const isFilling = inFlight.buffer.length > 0
-    this.isWaitingForRoom = free < Math.max(1, inFlight.room(now) >> 2) && (free === 0 || isFilling || !settler.isIdle)
+    const enough = isFilling ? (room + 1) >> 1 : Math.max(1, room >> 2)
+    this.isWaitingForRoom = free < enough && (free === 0 || isFilling || !settler.isIdle)
     // Claims that just came in get their slots in the next turn of the event loop, whether or not any of them ends.
     if (this.isWaitingForRoom) return isFilling && inFlight.hasSlot() ? 1 : MAX_PAUSE_MS
     return this.isHungry ? 0 : this.nextPollAt - now

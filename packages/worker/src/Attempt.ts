@@ -19,6 +19,7 @@ import type * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import type * as Fiber from "effect/Fiber"
 import type { Span } from "effect/Tracer"
+import type { AheadMark } from "./AheadMark.ts"
 import type { NewestLines } from "./AttemptLog.ts"
 import { isInterruptible } from "./FiberLook.ts"
 import { TimeLimits } from "./TimeLimits.ts"
@@ -61,6 +62,8 @@ export interface Attempt {
   log: NewestLines | undefined
   /** Monotonic; undefined while the claim waits in the buffer. */
   readonly startedAt: number | undefined
+  /** What was written for its first step while it waited for its slot. */
+  readonly ahead: AheadMark | undefined
   /** No ending yet, and the lease is valid on this process's clock: a step may start. */
   readonly isOwned: () => boolean
 }
@@ -89,6 +92,8 @@ export class LocalAttempt implements Attempt {
   isDeaf = false
   /** How the handler ended, while the attempt's own finalizers run. */
   outcome: Outcome | undefined = undefined
+  /** Undefined until it is next to start. */
+  ahead: AheadMark | undefined = undefined
   charges: ReadonlyArray<Charge> | undefined = undefined
   log: NewestLines | undefined = undefined
   /** Undefined when it is not traced. */

@@ -9,6 +9,7 @@ import type * as Exit from "effect/Exit"
 import { CurrentLogAnnotations } from "effect/References"
 import * as Scope from "effect/Scope"
 import * as Tracer from "effect/Tracer"
+import { AheadMark } from "./AheadMark.ts"
 import type { LocalAttempt } from "./Attempt.ts"
 import type { AttemptLogSettings } from "./AttemptLog.ts"
 import { keepLogs } from "./AttemptLogger.ts"
@@ -44,6 +45,11 @@ export class AttemptContexts {
     this.worker = worker
     this.stores = stores
     this.logs = logs
+  }
+
+  /** The attempt is next to start. */
+  expect(attempt: LocalAttempt): void {
+    attempt.ahead = new AheadMark(attempt, this.stores)
   }
 
   /** The handler, and all it needs; a job with a checkpoint is resumed first. */

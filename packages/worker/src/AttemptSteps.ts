@@ -5,8 +5,9 @@
  * The mark says "this step may have begun": it is durable before a body runs, and it tells which step a crash is
  * charged to. To spare the write, a record carries the mark of the step expected next: the one that followed last time
  * in this process, else the next one declared. A right guess starts the next step without a write of its own, so n steps
- * cost n + 1 commits; a wrong one costs one write more. A guess is trusted for `guessMs` after its answer; later the
- * boundary is written, and with it the lease verified, anew. While bodies run side by side the mark names one of them.
+ * cost n + 1 commits, or n where the first was marked while the claim waited for its slot; a wrong one costs one write
+ * more. A guess is trusted for `guessMs` after its answer; later the boundary is written, and with it the lease verified,
+ * anew. While bodies run side by side the mark names one of them.
  */
 import type { Checkpoint, StepKind, StepRecord, StepWrite } from "@headgate/core/Checkpoint"
 import { Codec, CodecError } from "@headgate/core/Codec"
@@ -18,7 +19,7 @@ import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { Attempt } from "./Attempt.ts"
 import { loseLease, whileOwned } from "./Ownership.ts"
-import { guessFor, type StepGuess } from "./StepGuess.ts"
+import { guessFor, START, type StepGuess } from "./StepGuess.ts"
 import type { StepStores } from "./StepStores.ts"
 
 interface Begun {
@@ -49,13 +50,19 @@ export class AttemptSteps {
   private markedAt = Number.NEGATIVE_INFINITY
 
   constructor(attempt: Attempt, stores: StepStores, checkpoint: Checkpoint | undefined) {
-    const { stepSet, version } = attempt.definition
+    const { ahead, definition } = attempt
+    const { stepSet, version } = definition
     this.attempt = attempt
     this.stores = stores
     this.cursor = checkpoint?.cursor
     this.opening = { stepSet, version }
-    this.guess = guessFor(attempt.definition)
+    this.guess = guessFor(definition)
     this.marked = checkpoint?.inProgress
+    if (ahead?.markedAt !== undefined) {
+      this.opening = undefined
+      this.marked = ahead.step
+      this.markedAt = ahead.markedAt
+    }
     attempt.stepsUnderWay = this.underWay
     for (const record of checkpoint?.records ?? []) {
       this.records.set(record.step, record)
@@ -79,6 +86,7 @@ export class AttemptSteps {
     if (this.used.has(identity)) return new DuplicateStep({ step: identity, message: duplicate(identity) })
     this.used.add(identity)
     if (this.latest !== undefined) this.guess.learn(this.latest, identity)
+    else if (this.used.size === 1 && this.finished.size === 0) this.guess.learn(START, identity)
     const record = this.records.get(identity)
     if (record === undefined) return Effect.succeed({ identity, record })
     this.latest = identity

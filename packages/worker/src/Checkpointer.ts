@@ -25,6 +25,11 @@ export interface Written {
 
 export interface Checkpointer {
   readonly write: (write: StepWrite) => Effect.Effect<Written, StoreUnavailable>
+  /**
+   * Goes out with the next writes of other jobs from `from` on (monotonic), and by itself never. `accepted` is told when
+   * it was sent, once it is durable. The answer withdraws it while it waits.
+   */
+  readonly ride: (write: StepWrite, from: number, accepted: (sentAt: number) => void) => () => void
   /** Answers when nothing of this job waits or is on its way. */
   readonly quiet: (job: JobId) => Effect.Effect<void>
 }
@@ -50,6 +55,10 @@ export const make: Effect.Effect<Checkpointer, never, Checkpoints | Scope.Scope>
       Effect.callback((resume) => {
         const cancel = batches.add(write, resume)
         return Effect.sync(cancel)
+      }),
+    ride: (write, from, accepted) =>
+      batches.ride(write, from, (answer) => {
+        if (Exit.isSuccess(answer) && answer.value.isAccepted) accepted(answer.value.sentAt)
       }),
     quiet: (job) =>
       Effect.callback((resume) => {
@@ -87,6 +96,8 @@ interface Pending {
 
 interface Lane {
   readonly job: JobId
+  /** Monotonic: from when on the first in its queue goes along with the writes of others. */
+  ridesFrom: number
   readonly queue: Array<Pending>
   isSent: boolean
   readonly onQuiet: Array<() => void>
@@ -98,6 +109,8 @@ class Batches {
   private readonly send: Send
   private readonly lanes = new Map<JobId, Lane>()
   private readonly ready = new Set<Lane>()
+  /** Those that wait for others to go along with. */
+  private readonly riders = new Set<Lane>()
   private inFlight = 0
   /** Writes in the batches on their way. */
   private sent = 0
@@ -121,8 +134,21 @@ class Batches {
     if (joined !== undefined) pending.write = joined
     else lane.queue.push(pending)
     pending.waiting.add(waiter)
+    this.riders.delete(lane)
     if (!lane.isSent) this.ready.add(lane)
     this.wake()
+    return () => this.withdraw(lane, pending, waiter)
+  }
+
+  /** Of a job that has no other write yet; answers as `add` does. */
+  ride(write: StepWrite, from: number, waiter: (answer: Answer) => void): () => void {
+    if (this.isClosed) return () => {}
+    const lane = this.lane(write.lease.jobId)
+    if (lane.isSent || lane.queue.length > 0) return () => {}
+    const pending: Pending = { write, waiting: new Set([waiter]) }
+    lane.ridesFrom = from
+    lane.queue.push(pending)
+    this.riders.add(lane)
     return () => this.withdraw(lane, pending, waiter)
   }
 
@@ -143,7 +169,7 @@ class Batches {
   private lane(job: JobId): Lane {
     const known = this.lanes.get(job)
     if (known !== undefined) return known
-    const lane: Lane = { job, queue: [], isSent: false, onQuiet: [] }
+    const lane: Lane = { job, ridesFrom: 0, queue: [], isSent: false, onQuiet: [] }
     this.lanes.set(job, lane)
     return lane
   }
@@ -153,7 +179,10 @@ class Batches {
     const at = lane.queue.indexOf(pending)
     if (at === -1 || pending.waiting.size > 0 || pending.write.record !== undefined) return
     lane.queue.splice(at, 1)
-    if (lane.queue.length === 0) this.ready.delete(lane)
+    if (lane.queue.length === 0) {
+      this.ready.delete(lane)
+      this.riders.delete(lane)
+    }
     this.settle(lane)
   }
 
@@ -178,9 +207,8 @@ class Batches {
     const lanes: Array<Lane> = []
     const batch: Array<Pending> = []
     let bytes = 0
-    for (const lane of this.ready) {
+    for (const lane of this.next()) {
       const pending = lane.queue.shift()!
-      this.ready.delete(lane)
       lane.isSent = true
       lanes.push(lane)
       batch.push(pending)
@@ -200,6 +228,21 @@ class Batches {
       for (const lane of lanes) this.settle(lane)
       this.wake()
     })
+  }
+
+  /** Those that are ready, then those that go along. */
+  private *next(): Iterable<Lane> {
+    for (const lane of this.ready) {
+      this.ready.delete(lane)
+      yield lane
+    }
+    if (this.riders.size === 0) return
+    const now = monotonicMs()
+    for (const lane of this.riders) {
+      if (lane.ridesFrom > now) continue
+      this.riders.delete(lane)
+      yield lane
+    }
   }
 
   private settle(lane: Lane): void {

@@ -172,6 +172,18 @@ export class Dispatch {
     } finally {
       this.isFilling = false
     }
+    this.expectNext()
+  }
+
+  /** As many of those that wait as there are slots, up to the first that is known to be next. */
+  private expectNext(): void {
+    const { contexts, inFlight: { buffer }, settings } = this.parts
+    const count = Math.min(buffer.length, settings.concurrency)
+    for (let at = 0; at < count; at++) {
+      const attempt = buffer[at]!
+      if (attempt.ahead !== undefined) return
+      contexts.expect(attempt)
+    }
   }
 }
 

@@ -59,6 +59,7 @@ export class Runner {
     if (!attempt.isOwned()) return this.parts.settler.push(attempt, Outcome.released)
     if (attempt.dueAt <= now) return this.conclude(attempt, Outcome.deadlinePassed)
     attempt.startedAt = now
+    attempt.ahead?.end()
     attempt.lookBy = this.lookBy
     if (definition.stallTimeoutMs !== undefined) attempt.limited()
     this.parts.inFlight.running.add(attempt)

@@ -1,10 +1,13 @@
 /**
- * Which step follows which, as this process saw it last: a task's steps are nearly always called in the same order. Kept
- * per task definition and bounded, since keyed steps may have any number of identities.
+ * Which step follows which, and which comes first, as this process saw it last: a task's steps are nearly always called
+ * in the same order. Kept per task definition and bounded, since keyed steps may have any number of identities.
  */
 import type { TaskDefinition } from "@headgate/core/TaskDefinition"
 
 export const MAX_SUCCESSORS = 1000
+
+/** Stands before the first step of a job; no step has this identity. */
+export const START = ""
 
 export class StepGuess {
   private readonly next = new Map<string, string>()

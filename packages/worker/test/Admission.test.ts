@@ -1,5 +1,5 @@
 import { assert, layer } from "@effect/vitest"
-import { ConcurrencyLimit, Task } from "@headgate/core"
+import { ConcurrencyLimit, Gate, Task } from "@headgate/core"
 import { Heartbeat } from "@headgate/core/Heartbeat"
 import { Time } from "@headgate/testkit"
 import { Deferred, Effect, Layer, Option, Schema } from "effect"
@@ -42,6 +42,25 @@ layer(Workers.layer, { excludeTestServices: true })("Admission", (it) => {
         assert.deepStrictEqual(yield* Workers.counters(id), { attempt: 0, crashAttempt: 0 })
       }
       assert.strictEqual(starts, 8)
+    }))
+
+  it.effect("while claims wait here, one call of the gate serves several", () =>
+    Effect.gen(function*() {
+      const task = Task.make("several", { payload })
+      const handler = task.toLayer(() => Effect.sleep(60))
+      const gate = yield* Gate
+      const brought: Array<number> = []
+      const watched = Gate.of({
+        ...gate,
+        admit: (request) =>
+          Effect.tap(gate.admit(request), ({ claims }) => Effect.sync(() => brought.push(claims.length)))
+      })
+      const ids = yield* task.enqueueAll(Array.from({ length: 9 }), { queue: "a14" })
+      yield* Workers.start(handler, { queues: ["a14"], concurrency: 1, prefetch: 2 }).pipe(
+        Effect.provideService(Gate, watched)
+      )
+      for (const id of ids) yield* Workers.settled(id, "completed")
+      assert.deepStrictEqual(brought.filter((claims) => claims > 0), [3, 2, 2, 2])
     }))
 
   it.effect("no claim waits for its slot longer than one lease while another worker is idle", () =>

@@ -136,6 +136,24 @@ it.effect("a second batch goes out beside the first when it is no smaller, a thi
     assert.deepStrictEqual(store.sent(), [["j1: a - -"], ["j2: a - -"]])
   }))
 
+it.effect("what rides goes out with the next writes of others from its time on, and causes none", () =>
+  Effect.gen(function*() {
+    const store = yield* slowStore
+    const told: Array<string> = []
+    const ride = (job: string, from: number) =>
+      store.checkpointer.ride(mark(lease(job), "a"), from, () => void told.push(job))
+    ride("now", 0)
+    ride("later", Number.POSITIVE_INFINITY)
+    ride("withdrawn", 0)()
+    yield* store.turn
+    assert.deepStrictEqual(store.sent(), [])
+    yield* store.write(record(lease("j1"), "a"))
+    yield* store.turn
+    assert.deepStrictEqual([store.sent(), told], [[["j1: a - -", "now: - a -"]], []])
+    yield* store.answer(0)
+    assert.deepStrictEqual(told, ["now"])
+  }))
+
 it.effect("the writes of one job go out one after the other, in order", () =>
   Effect.gen(function*() {
     const store = yield* slowStore

@@ -21,21 +21,34 @@ describe("Prefetch", () => {
 
   it("three times what ends while the gate answers is claimed ahead, and not more than a batch", () => {
     assert.strictEqual(pace(make(), 5, 100), 300)
-    assert.strictEqual(pace(make(), 50, 100), 30)
+    assert.strictEqual(pace(make(), 25, 100), 60)
     assert.strictEqual(pace(make(), 5, 5000), MAX_PREFETCH)
+  })
+
+  it("some are claimed ahead where the wait for the gate is a good part of a job, and none where it is not", () => {
+    assert.strictEqual(pace(make({ concurrency: 1 }), 50, 1), 2)
+    assert.strictEqual(pace(make({ concurrency: 32 }), 50, 16), 8)
+    assert.strictEqual(pace(make({ concurrency: 1 }), 200, 1), 0)
+  })
+
+  it("a call during which no handler ended says nothing until patience is over, and then halves what is claimed ahead", () => {
+    const prefetch = make()
+    pace(prefetch, 25, 100)
+    prefetch.answered(76, 81, false)
+    assert.strictEqual(prefetch.ahead(81), 60)
+    prefetch.answered(76 + prefetch.patienceMs, 81 + prefetch.patienceMs, false)
+    assert.strictEqual(prefetch.ahead(81 + prefetch.patienceMs), 30)
   })
 
   it("handlers that take seconds are claimed nothing ahead", () => {
     assert.strictEqual(pace(make(), 2000, 100), 0)
   })
 
-  it("a pause of the handlers halves what is claimed ahead, and with nothing to run the known pace stays", () => {
+  it("with nothing to run the known pace stays", () => {
     const prefetch = make()
     assert.strictEqual(pace(prefetch, 5, 100), 300)
     prefetch.answered(1000, 1005, true)
     assert.strictEqual(prefetch.ahead(1005), 300)
-    prefetch.answered(1010, 1015, false)
-    assert.strictEqual(prefetch.ahead(1015), 150)
   })
 
   it("one call claims half of the room at most, so that one half runs while the other is claimed", () => {

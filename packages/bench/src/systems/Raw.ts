@@ -209,7 +209,10 @@ const recordAll = {
     select w, s, r::jsonb from unnest($1::text[], $2::text[], $3::text[]) as rows(w, s, r)`
 }
 
-/** While one insert is on its way, the steps that end meanwhile wait for the next, which takes them all. */
+/**
+ * While one insert is on its way, the steps that end meanwhile wait for the next, which takes them all. Never more than
+ * one of a workflow: it starts its next step when the insert of its last one has been answered, and so is durable.
+ */
 const grouped = (client: Pg.Client): (step: Step) => Promise<void> => {
   let waiting: Array<{ readonly step: Step; readonly done: () => void; readonly fail: (error: unknown) => void }> = []
   let isSending = false

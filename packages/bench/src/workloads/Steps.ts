@@ -1,4 +1,9 @@
-/** W5: how fast one process runs workflows of ten recorded steps that do nothing, one or many at once. */
+/**
+ * W5: how fast one process runs workflows of ten recorded steps that do nothing, one or many at once. Each step begins
+ * when the record of the one before it is durable. A queue's figure includes the workflow itself: its enqueue in one
+ * batch, its claim and its settlement. As many workflows as are measured run before, since a process that runs for
+ * days runs compiled code.
+ */
 import { ask, type Child, spawn } from "../Children.ts"
 import { type Measurement, speed } from "../Measurement.ts"
 import { type Database, holdsAny } from "../Server.ts"
@@ -20,7 +25,7 @@ export const steps = async (
     system: system.name,
     setting: setting.name,
     url: database.url,
-    role: { type: "flow", count: workflows, warmup: Math.max(setting.concurrency, workflows >> 1) },
+    role: { type: "flow", count: workflows, warmup: workflows },
     profile: profile === undefined ? undefined : `${profile}.cpuprofile`
   })
   children.push(child)
