@@ -115,8 +115,8 @@ layer(prepared.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServic
           yield* Watch.untilTrue(() => first.told("tried").length === 2, "the first worker to wake up and try").pipe(
             Child.explaining(first)
           )
+          // A report of progress says nothing of what became of it: a server that did not answer has dropped it.
           const refused = {
-            progress: "refused",
             output: "refused",
             step: "refused",
             once: "refused",
@@ -137,6 +137,8 @@ layer(prepared.pipe(Layer.provideMerge(TestDatabase.layer)), { excludeTestServic
               attempt: 0,
               crash_attempt: 1,
               fence: 2n,
+              message: "second",
+              output: "\"second\"",
               marks: ["second"]
             })
             assert.deepStrictEqual(yield* site.use(Watch.result(id)), "second")
