@@ -2,7 +2,7 @@
  * Tells listening workers that a queue has new work. Called where jobs become available; heard by `Wakeups`.
  *
  * Announcements are coalesced: the first goes out at once, then one statement every few milliseconds carries whatever
- * queues have come up. One that is lost costs latency, since workers poll as well. The payload is a hash of the queue's
+ * queues have come up. After a quiet moment the transaction that makes the work available may announce it itself. One that is lost costs latency, since workers poll as well. The payload is a hash of the queue's
  * name: it carries nothing a user wrote.
  */
 import * as Context from "effect/Context"
@@ -16,10 +16,19 @@ import { PostgresSettings } from "./Settings.ts"
 export class Announcer extends Context.Service<Announcer, {
   /** Returns at once and never fails. Call it when the work is committed. */
   readonly announce: (queues: ReadonlyArray<string>) => Effect.Effect<void>
+  /**
+   * Whether a transaction that begins now may announce by itself what it commits, on `channelOf`: the first after a quiet
+   * moment. Such transactions commit one after another, in the whole database.
+   */
+  readonly mayCarry: () => boolean
 }>()("@headgate/postgres/Announcer") {}
+
+export const silent: Announcer["Service"] = { announce: () => Effect.void, mayCarry: () => false }
 
 /** At most one announcement of a queue in this time. */
 const restMillis = 5
+/** So long nothing was to be announced. */
+const quietMillis = 10
 const farewellMillis = 250
 
 export const channelOf = (schema: string): string => `${schema}_wake`
@@ -27,11 +36,12 @@ export const channelOf = (schema: string): string => `${schema}_wake`
 const make = Effect.gen(function*() {
   const { schema, statement } = yield* ControlSql
   const { listen } = yield* PostgresSettings
-  if (!listen) return Announcer.of({ announce: () => Effect.void })
+  if (!listen) return silent
   const notify = statement("Announcer.announce", "select pg_notify($1, hashtext(queue)::text) from unnest($2) queue")
   const waiting = new Set<string>()
   let sending = new Set<string>()
   const latch = Latch.makeUnsafe(false)
+  let lastAt = -Infinity
   const send = Effect.suspend(() => {
     latch.closeUnsafe()
     sending = new Set(waiting)
@@ -55,9 +65,16 @@ const make = Effect.gen(function*() {
   return Announcer.of({
     announce: (queues) =>
       Effect.sync(() => {
+        lastAt = performance.now()
         for (const queue of queues) waiting.add(queue)
         if (waiting.size > 0) latch.openUnsafe()
-      })
+      }),
+    mayCarry: () => {
+      const now = performance.now()
+      const isQuiet = now - lastAt > quietMillis
+      lastAt = now
+      return isQuiet
+    }
   })
 })
 

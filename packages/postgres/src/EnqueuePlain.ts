@@ -39,7 +39,8 @@ export const make = (
     if (different.some(isResting)) return undefined
     const answers = jobs.map(created)
     const ready = readyQueues(jobs, answers)
-    const insert = client.unsafe(...enqueueSql.plain(jobs, places, patience)).raw
+    const carries = ready.length > 0 && different.length === 1 && announcer.mayCarry()
+    const insert = client.unsafe(...enqueueSql.plain(jobs, places, patience, carries)).raw
     const isStored = yield* Effect.map(insert, (answer) => rowCount(answer) === jobs.length).pipe(
       Effect.catchIf(isTaken, () => NOT_STORED)
     )
@@ -47,7 +48,7 @@ export const make = (
       for (const lane of different) restsUntil.set(lane, performance.now() + REST_MS)
       return undefined
     }
-    if (ready.length > 0) yield* announcer.announce(ready)
+    if (ready.length > 0 && !carries) yield* announcer.announce(ready)
     return answers
   })
   return (jobs, patience) => jobs.every(isPlain) ? store(jobs, patience) : Effect.undefined

@@ -3,6 +3,7 @@
  * columns vary (see `bindRows`); the parameters are those of the columns, of the lanes, then the statement's own.
  */
 import type { Envelope } from "@headgate/core/Envelope"
+import { channelOf } from "./Announcer.ts"
 import * as Bind from "./Bind.ts"
 import { inSchema } from "./ControlSql.ts"
 import { bindRows, columns } from "./EnqueueRows.ts"
@@ -14,12 +15,14 @@ export type Bound = readonly [text: string, params: ReadonlyArray<unknown>]
 export interface EnqueueSql {
   /**
    * Stores all of the jobs. Or none of them: it fails where an id or a key is taken, and does not fail where a queue has a
-   * limit, any fingerprint is closed or a lane is missing. It saves what `insert` spends on telling more.
+   * limit, any fingerprint is closed or a lane is missing. It saves what `insert` spends on telling more. It can announce
+   * the only lane's queue.
    */
   readonly plain: (
     jobs: ReadonlyArray<Envelope>,
     lanes: ReadonlyArray<Lanes.Lane>,
-    patience: string | undefined
+    patience: string | undefined,
+    announces: boolean
   ) => Bound
   /**
    * Rows that meet a stored id or a held unique key are passed over, as are rows whose lane is missing or whose
@@ -39,12 +42,17 @@ export interface EnqueueSql {
  * what others hold; outside of transactions only, since that lasts to the transaction's end.
  */
 export const make = (schema: string): EnqueueSql => {
-  const plainText = texts(schema, plainSql)
+  const plainText = texts(schema, (varying) => plainSql(varying, "null"))
+  const announcingText = texts(
+    schema,
+    (varying) => plainSql(varying, `pg_notify('${channelOf(schema)}', hashtext(l.queue)::text)`)
+  )
   const insertText = texts(schema, insertSql)
   return {
-    plain: (jobs, lanes, patience) => {
+    plain: (jobs, lanes, patience, announces) => {
       const { params, varying } = bindRows(jobs, lanes)
-      return [plainText(varying), [...params, Bind.text(patience ?? null)]]
+      const text = announces ? announcingText : plainText
+      return [text(varying), [...params, Bind.text(patience ?? null)]]
     },
     insert: (jobs, lanes, isAllOrNothing, patience = undefined) => {
       const { params, varying } = bindRows(jobs, lanes)
@@ -80,13 +88,14 @@ const sought = (varying: number): string =>
     : `(select ${laneNames.map((name, index) => `${laneParams[index]} as ${name}`).join(", ")}, 1 as place) w`
 
 /**
- * Lanes that are there, each with its place in the parameters; and, so that both happen once and not for each row, the time
- * and the patience for locks, which lasts to the transaction's end.
+ * Lanes that are there, each with its place in the parameters; and, so that it happens once and not for each row, the time,
+ * the patience for locks, which lasts to the transaction's end, and what else there is to do.
  */
-const withLanes = (varying: number): string =>
+const withLanes = (varying: number, also = "null"): string =>
   `with lane as materialized (
     select w.place, l.id, l.queue, l.kind, l.version, headgate.now_ms() as now,
-      case when ${patience}::text is not null then set_config('lock_timeout', ${patience}, true) end as patience
+      case when ${patience}::text is not null then set_config('lock_timeout', ${patience}, true) end as patience,
+      ${also} as also
     from ${sought(varying)} join headgate.lane l on l.id = w.id and ${Lanes.isSame}
   )`
 
@@ -126,8 +135,8 @@ const timed = (varying: number): string =>
       coalesce(n.fingerprint, headgate.content_fingerprint(l.kind, n.payload)) as print
     from ${given(varying)} n join lane l on l.place = n.lane`
 
-const plainSql = (varying: number): string =>
-  `${withLanes(varying)}
+const plainSql = (varying: number, also: string): string =>
+  `${withLanes(varying, also)}
   insert into ${target}
   select ${row} from (${timed(varying)}) t
   where not ${hasLimit(varying)} and not ${hasClosed}${

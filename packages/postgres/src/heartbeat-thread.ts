@@ -5,7 +5,7 @@ import * as Layer from "effect/Layer"
 import * as Redacted from "effect/Redacted"
 import { writeSync } from "node:fs"
 import { parentPort, workerData } from "node:worker_threads"
-import { Announcer } from "./Announcer.ts"
+import { Announcer, silent } from "./Announcer.ts"
 import * as ControlSql from "./ControlSql.ts"
 import * as Loop from "./HeartbeatLoop.ts"
 import * as Slots from "./HeartbeatSlots.ts"
@@ -21,7 +21,7 @@ const slots = Slots.view(memory)
 const store = Leases.layer.pipe(
   Layer.provideMerge(ControlSql.layer),
   // Renewals announce nothing.
-  Layer.provide(Layer.succeed(Announcer, { announce: () => Effect.void })),
+  Layer.provide(Layer.succeed(Announcer, silent)),
   Layer.provide(PgClient.layer({
     ...rest,
     ...(url === undefined ? {} : { url: Redacted.make(url) }),

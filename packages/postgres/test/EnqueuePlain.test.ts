@@ -144,5 +144,23 @@ layer(PostgresStore.layer.pipe(Layer.provideMerge(TestDatabase.layer)), { exclud
         yield* Queue.take(other)
         assert.isTrue(Option.isNone(yield* Effect.timeoutOption(Queue.take(later), "50 millis")))
       }).pipe(Effect.scoped, Effect.timeout("30 seconds")))
+
+    it.effect("the first after a quiet moment is announced by its own commit, a busy process announces apart", () =>
+      Effect.gen(function*() {
+        const pg = yield* PgClient.PgClient
+        yield* enqueue({ queue: "quiet" })
+        const heard = yield* pg.listen("headgate_wake")
+        const announcer = Effect.gen(function*() {
+          const { processId } = yield* Queue.take(heard)
+          const [session] = yield* pg<{ name: string }>`SELECT application_name AS name FROM pg_stat_activity
+            WHERE pid = ${processId}`
+          return session?.name === "headgate" ? "the store" : "the enqueue"
+        })
+        yield* Effect.sleep("50 millis")
+        yield* enqueue({ queue: "quiet" })
+        assert.strictEqual(yield* announcer, "the enqueue")
+        yield* Effect.forEach(Array.from({ length: 100 }), () => enqueue({ queue: "quiet" }), { concurrency: 2 })
+        yield* Effect.repeat(announcer, { until: (who) => who === "the store" })
+      }).pipe(Effect.scoped, Effect.timeout("30 seconds")))
   }
 )
