@@ -118,7 +118,7 @@ layer(Heartbeat.layer.pipe(Layer.provideMerge(Jobs.layer)), { excludeTestService
   it.effect("a loop that is blocked for three leases, from the turn it got the job in, loses nothing", () =>
     Effect.gen(function*() {
       const swept = yield* sweeper
-      const { session, tracked } = yield* begin("blocked", { leaseMs: steadyMs })
+      const { session, tracked } = yield* begin("blocked", { leaseMs: steadyMs, maxBlockedMs: 10 * steadyMs })
       yield* block(3 * steadyMs)
       // It may be held up just now, with all of its process.
       yield* eventually(Effect.sync(() => tracked.validUntil() - monotonicMs()), (left) => left > 0)

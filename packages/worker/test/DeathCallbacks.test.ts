@@ -53,7 +53,7 @@ layer(Workers.layer, { excludeTestServices: true })("DeathCallbacks", (it) => {
           yield* Deferred.succeed(seen, { death, state, n })
         }))
       const id = yield* task.enqueue({ n: 7 }, { tags: ["blue"] })
-      const { death, n, state } = yield* Effect.timeout(Deferred.await(seen), "1 minute")
+      const { death, n, state } = yield* Effect.timeout(Deferred.await(seen), "25 seconds")
       assert.deepStrictEqual([state, n, death.failure], ["archived", 7, new Broken({ part: "p7" })])
       assert.deepInclude(death, { jobId: id, kind: "told", reason: "exhausted", attempt: 1, call: 1, tags: ["blue"] })
       assert.deepInclude(death.error, { tag: "Broken" })
@@ -184,7 +184,7 @@ layer(Workers.layer, { excludeTestServices: true })("DeathCallbacks", (it) => {
           )
       )
       yield* died(task)
-      const key = yield* Effect.timeout(Deferred.await(first), "1 minute")
+      const key = yield* Effect.timeout(Deferred.await(first), "25 seconds")
       yield* Time.advance("46 seconds")
       const second = yield* Deferred.make<void>()
       yield* startWith(
@@ -241,7 +241,7 @@ layer(Workers.layer, { excludeTestServices: true })("DeathCallbacks", (it) => {
         { shutdownGrace: "30 seconds", pollInterval: "20 millis" }
       )
       yield* died(task)
-      yield* Effect.timeout(Deferred.await(first), "1 minute")
+      yield* Effect.timeout(Deferred.await(first), "25 seconds")
       yield* patient.stop
       yield* stand("drained", "delivered", 1)
       const second = yield* Deferred.make<void>()
@@ -252,7 +252,7 @@ layer(Workers.layer, { excludeTestServices: true })("DeathCallbacks", (it) => {
         { shutdownGrace: "50 millis", pollInterval: "20 millis" }
       )
       yield* died(task)
-      yield* Effect.timeout(Deferred.await(second), "1 minute")
+      yield* Effect.timeout(Deferred.await(second), "25 seconds")
       yield* hasty.stop
       assert.deepInclude((yield* listed("drained", "waiting"))[0], { calls: 0, worker: undefined, fault: undefined })
       yield* startWith(task, () => Effect.void)
@@ -272,7 +272,7 @@ layer(Workers.layer, { excludeTestServices: true })("DeathCallbacks", (it) => {
         { pollInterval: "20 millis" }
       ))
       yield* died(task)
-      yield* Effect.timeout(Deferred.await(called), "1 minute")
+      yield* Effect.timeout(Deferred.await(called), "25 seconds")
       yield* proxy.cut
       yield* Deferred.succeed(go, undefined)
       const hasNoticed = () =>
@@ -323,7 +323,7 @@ layer(Workers.layer, { excludeTestServices: true })("DeathCallbacks", (it) => {
       )
       yield* old.enqueue("no struct", { delay: "1 hour", queueTimeout: "1 second" })
       yield* Time.advance("2 hours")
-      assert.deepStrictEqual(yield* Effect.timeout(Deferred.await(seen), "1 minute"), ["old-name", true])
+      assert.deepStrictEqual(yield* Effect.timeout(Deferred.await(seen), "25 seconds"), ["old-name", true])
     }))
 
   it.effect("a worker for some tasks leaves the deaths of others to others", () =>

@@ -72,7 +72,7 @@ layer(Workers.layer, { excludeTestServices: true })("Dispatch", (it) => {
         if (done === "stop") yield* worker.stop
         if (done === "enqueue another") yield* enqueue
         if (done === "take over") yield* takeOver(id)
-        assert.strictEqual(yield* Effect.timeout(Deferred.await(reason), "1 minute"), why)
+        assert.strictEqual(yield* Effect.timeout(Deferred.await(reason), "25 seconds"), why)
       }))
   }
 

@@ -34,7 +34,7 @@ const notebook = Effect.gen(function*() {
   const pids = () => lines().flatMap((line) => line.startsWith("start ") ? [Number(line.slice(6))] : [])
   /** Waits for so many processes to tell their ids. */
   const started = (count: number) =>
-    Effect.as(Workers.untilTrue(() => pids().length >= count, "children to start"), pids)
+    Effect.as(Workers.untilTrue(() => pids().length >= count, "children to start", 60_000), pids)
   return { notes, lines, started: (count: number) => Effect.map(started(count), (pids) => pids()) }
 })
 
@@ -50,7 +50,7 @@ const isAlive = (pid: number): boolean => {
 /** Waits until they are gone, as they are after that time on a quiet machine. */
 const gone = Effect.fnUntraced(function*(pids: ReadonlyArray<number>, promisedMs: number) {
   const from = monotonicMs()
-  yield* Workers.untilTrue(() => !pids.some(isAlive), `processes ${pids.join(", ")} to be gone`)
+  yield* Workers.untilTrue(() => !pids.some(isAlive), `processes ${pids.join(", ")} to be gone`, 60_000)
   Workers.within("children were gone", monotonicMs() - from, promisedMs)
 })
 

@@ -27,7 +27,8 @@ const counted = (queue: string, wanted: Readonly<Record<string, number>>) =>
   Workers.until(
     Effect.map(Workers.counts(queue), (counts) =>
       Object.entries(wanted).every(([state, n]) => counts[state] === n) ? Option.some(counts) : Option.none()),
-    `queue ${queue} to hold ${JSON.stringify(wanted)}`
+    `queue ${queue} to hold ${JSON.stringify(wanted)}`,
+    60_000
   )
 
 /** What becomes of the handler is up to the payload. */

@@ -46,7 +46,7 @@ export const run = Effect.fnUntraced(function*(options: WorkerOptions, { env = {
   const ended = new Promise<number | NodeJS.Signals>((resolve) =>
     child.once("close", (code, signal) => resolve(code ?? signal ?? -1))
   )
-  const said = (line: string) => Workers.untilTrue(() => lines.includes(line), `a process to say ${line}`)
+  const said = (line: string) => Workers.untilTrue(() => lines.includes(line), `a process to say ${line}`, 60_000)
   const process_: Process = { child, lines, said, end: Effect.promise(() => ended) }
   return process_
 })

@@ -148,7 +148,7 @@ layer(Workers.layer, { excludeTestServices: true })("Sleep in a real worker", (i
         Workers.counts("blink"),
         (counts) => counts["completed"] === 300 ? Option.some(true) : Option.none()
       )
-      yield* Workers.until(isDone, "300 jobs to complete")
+      yield* Workers.until(isDone, "300 jobs to complete", 60_000)
       const sql = yield* PgClient.PgClient
       const [row] = yield* sql<{ naps: number; latest: bigint }>`SELECT count(*)::int AS naps,
         max(j.finished_at_ms - s.wake_at_ms) AS latest

@@ -263,7 +263,7 @@ layer(Workers.layer, { excludeTestServices: true })(
       Effect.gen(function*() {
         const deaf = Task.make("deaf", { payload, timeout: "1 second", maxAttempts: 1 })
         const gate = yield* Deferred.make<void>()
-        const options = { queues: ["h1"], concurrency: 1, pollInterval: "50 millis" } as const
+        const options = { queues: ["h1"], concurrency: 1, pollInterval: "50 millis", lease: "1 minute" } as const
         const deafHandler = deaf.toLayer(() => Effect.uninterruptible(Deferred.await(gate)))
         const stuck = yield* Workers.start(deafHandler, { ...options, prefetch: 3, handlerGrace: "6 seconds" })
         yield* Workers.eventually(holders, (who) => who.length === 1 && who[0] === stuck.id)

@@ -82,11 +82,14 @@ export const settled = (id: string, ...states: ReadonlyArray<State | "deleted">)
 /** Waits until a worker of this process has begun to run the job: the store says `running` of what is only claimed, too. */
 export const begins = (id: string) => untilTrue(() => begun.has(id), `job ${id} to begin`)
 
-/** Waits until the condition holds; a test that waits in vain fails with what it waited for. */
+/**
+ * Waits until the condition holds; a test that waits in vain fails with what it waited for. By default far longer than a
+ * machine stalls, and less long than the usual lease: what comes true only because a lease ran out is in vain.
+ */
 export const until = <A, E, R>(
   condition: Effect.Effect<Option.Option<A>, E, R>,
   what: string,
-  withinMs = 60_000
+  withinMs = 25_000
 ): Effect.Effect<A, E, R> => {
   const end = monotonicMs() + withinMs
   const look: Effect.Effect<A, E, R> = Effect.flatMap(
@@ -167,7 +170,7 @@ export const eventually = <A, E, R>(
     withinMs
   )
 
-export const joined = <A, E>(fiber: Fiber.Fiber<A, E>) => Effect.timeout(Fiber.join(fiber), "1 minute")
+export const joined = <A, E>(fiber: Fiber.Fiber<A, E>) => Effect.timeout(Fiber.join(fiber), "25 seconds")
 
 /** Claims the next job of a task as a worker would that is not heard of again. */
 export const claimFor = Effect.fnUntraced(function*(worker: string, task: { readonly kind: string }, queue: string) {
