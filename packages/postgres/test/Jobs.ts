@@ -10,10 +10,11 @@ import * as Gate from "@headgate/postgres/Gate"
 import * as Inspect from "@headgate/postgres/Inspect"
 import * as Leases from "@headgate/postgres/Leases"
 import * as Reports from "@headgate/postgres/Reports"
+import { defaults as defaultSettings, PostgresSettings } from "@headgate/postgres/Settings"
 import { TestDatabase, Time } from "@headgate/testkit"
 import { Effect, Layer } from "effect"
 
-/** The store's services over a fresh database. */
+/** The store's services over a fresh database. With a connection to look on while all others wait. */
 export const layer = Layer.mergeAll(
   Control.layer,
   Duties.layer,
@@ -24,6 +25,7 @@ export const layer = Layer.mergeAll(
 ).pipe(
   Layer.provideMerge(Announcer.layer),
   Layer.provideMerge(ControlSql.layer),
+  Layer.provide(Layer.succeed(PostgresSettings, { ...defaultSettings, controlConnections: 5 })),
   Layer.provideMerge(TestDatabase.layer)
 )
 
