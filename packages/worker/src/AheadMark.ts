@@ -32,7 +32,10 @@ export class AheadMark {
     return this.step !== undefined
   }
 
-  /** The attempt starts: what has not been sent by now is written by its first step. */
+  /**
+   * The attempt starts, and what is not durable by now is written by its first step; or its lease has ended. Left among
+   * the writes of this job, it would keep the job's next attempt here waiting for others to write.
+   */
   end(): void {
     this.withdraw()
   }
@@ -45,7 +48,7 @@ export class AheadMark {
     this.withdraw = checkpointer.ride(write, from, (sentAt) => {
       this.markedAt = monotonicMs()
       attempt.tracked.extended(sentAt)
-      if (attempt.startedAt === undefined && !attempt.isReleased) this.ride(this.markedAt + settings.guessMs / 2)
+      this.ride(this.markedAt + settings.guessMs / 2)
     })
   }
 }

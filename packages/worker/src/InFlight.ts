@@ -31,6 +31,7 @@ export class InFlight {
     if (attempt.isReleased) return
     attempt.isReleased = true
     attempt.tracked.end()
+    attempt.ahead?.end()
     this.held--
     const { jobId } = attempt.claim.lease
     if (this.byJob.get(jobId) === attempt) this.byJob.delete(jobId)

@@ -1,6 +1,6 @@
 import { assert, layer } from "@effect/vitest"
 import { Control, Inspect, JobId, Task } from "@headgate/core"
-import { Effect, Exit, Schema } from "effect"
+import { Deferred, Effect, Exit, Layer, Schema } from "effect"
 import { AheadMark } from "../src/AheadMark.ts"
 import * as Attempts from "./Attempts.ts"
 import * as Workers from "./Workers.ts"
@@ -77,5 +77,28 @@ layer(Workers.layer, { excludeTestServices: true })("AheadMark in a real worker"
       yield* worker.stop
       yield* Workers.settled(last!, "available")
       assert.isUndefined(yield* checkpoint)
+    }))
+
+  it.effect("one that comes back to the worker that handed it back is not held up by what was to be marked then", () =>
+    Effect.gen(function*() {
+      const naps = Task.make("naps", { payload: Schema.Void, steps: ["nap"], queue: "again" })
+      const long = Task.make("takes-the-slot", { payload: Schema.Void, queue: "again" })
+      const isOver = yield* Deferred.make<void>()
+      const handlers = Layer.merge(
+        naps.toLayer(() => naps.sleep("nap", "10 millis")),
+        long.toLayer(() => Deferred.await(isOver))
+      )
+      const worker = yield* Workers.start(handlers, { queues: ["again"], concurrency: 1, prefetch: 1 })
+      yield* Workers.settled(yield* naps.enqueue(undefined), "completed")
+      yield* Workers.begins(yield* long.enqueue(undefined))
+      const id = yield* naps.enqueue(undefined)
+      const isWaiting = Workers.eventually(worker.health, ({ buffered }) => buffered === 1)
+      yield* isWaiting
+      yield* worker.worker.quiet
+      yield* Workers.settled(id, "available")
+      yield* worker.worker.resume
+      yield* isWaiting
+      yield* Deferred.succeed(isOver, undefined)
+      yield* Workers.settled(id, "completed")
     }))
 })
