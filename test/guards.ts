@@ -139,9 +139,9 @@ export const guards: ReadonlyArray<Guard> = [
   },
   {
     promise: "A first step marked ahead begins only when the store took the mark",
-    file: "packages/worker/src/Checkpointer.ts",
-    guarded: "if (Exit.isSuccess(answer) && answer.value.isAccepted) accepted(",
-    without: "if (Exit.isSuccess(answer)) accepted(",
+    file: "packages/worker/src/AheadMark.ts",
+    guarded: "isAccepted ? monotonicMs() : undefined",
+    without: "monotonicMs()",
     test: "packages/worker/test/AheadMark.test.ts",
     title: "a mark that was refused is none: a job lost while it waited starts no body"
   },

@@ -9,7 +9,7 @@ import { guessFor, START } from "./StepGuess.ts"
 import type { StepStores } from "./StepStores.ts"
 
 export class AheadMark {
-  /** Monotonic: when it was durable last; undefined before. */
+  /** Monotonic: when it was durable last; undefined before, and once the store has refused it. */
   markedAt: number | undefined = undefined
   /** Undefined where nothing is marked: it is not known what comes first, or a checkpoint says where to go on. */
   readonly step: string | undefined
@@ -45,8 +45,9 @@ export class AheadMark {
     if (step === undefined) return
     const { claim: { lease }, definition: { stepSet, version }, leaseMs } = attempt
     const write = { lease, leaseMs, record: undefined, mark: step, cursor: undefined, open: { stepSet, version } }
-    this.withdraw = checkpointer.ride(write, from, (sentAt) => {
-      this.markedAt = monotonicMs()
+    this.withdraw = checkpointer.ride(write, from, ({ isAccepted, sentAt }) => {
+      this.markedAt = isAccepted ? monotonicMs() : undefined
+      if (this.markedAt === undefined) return
       attempt.tracked.extended(sentAt)
       this.ride(this.markedAt + settings.guessMs / 2)
     })

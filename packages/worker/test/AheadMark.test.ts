@@ -6,12 +6,12 @@ import * as Attempts from "./Attempts.ts"
 import * as Workers from "./Workers.ts"
 
 layer(Attempts.layer, { excludeTestServices: true })("AheadMark", (it) => {
-  /** Three claims of a task with two steps, of which the first has run; the last waits behind the second. */
-  const waiting = Effect.fnUntraced(function*(kind: string) {
+  /** Four claims of a task with two steps, of which the first has run; the third waits behind the second. */
+  const waiting = Effect.fnUntraced(function*(kind: string, options: Attempts.WorkerOptions = {}) {
     const task = Task.make(kind, { payload: Schema.Void, steps: ["a", "b"], queue: kind })
-    yield* task.enqueueAll([undefined, undefined, undefined])
-    const worker = yield* Attempts.worker()
-    const [first, second, third] = yield* worker.claimAll(task, 3)
+    yield* task.enqueueAll([undefined, undefined, undefined, undefined])
+    const worker = yield* Attempts.worker(options)
+    const [first, second, third, fourth] = yield* worker.claimAll(task, 4)
     const bodies: Array<string> = []
     const run = (held: Attempts.Held) =>
       worker.finish(
@@ -21,7 +21,8 @@ layer(Attempts.layer, { excludeTestServices: true })("AheadMark", (it) => {
     yield* run(first!)
     const ahead = new AheadMark(third!.attempt, worker.stores)
     third!.attempt.ahead = ahead
-    return { ahead, bodies, run, second: second!, third: third!, worker, id: third!.attempt.claim.lease.jobId }
+    const id = third!.attempt.claim.lease.jobId
+    return { ahead, bodies, run, second: second!, third: third!, fourth: fourth!, worker, id }
   })
 
   it.effect("a waiting claim is marked along with another job's writes, and its steps cost a commit each", () =>
@@ -58,6 +59,20 @@ layer(Attempts.layer, { excludeTestServices: true })("AheadMark", (it) => {
       bodies.length = 0
       const { exit } = yield* run(third)
       assert.isTrue(Exit.isFailure(exit))
+      assert.deepStrictEqual(bodies, [])
+    }))
+
+  it.effect("nor is one whose renewal was refused, however short ago the store took it", () =>
+    Effect.gen(function*() {
+      const guessMs = 1000
+      const { ahead, bodies, fourth, id, run, second, third } = yield* waiting("refused-anew", { guessMs })
+      yield* run(second)
+      assert.isDefined(ahead.markedAt)
+      yield* Control.use((control) => control.cancel(id))
+      yield* Effect.sleep(guessMs / 2)
+      yield* run(fourth)
+      bodies.length = 0
+      yield* run(third)
       assert.deepStrictEqual(bodies, [])
     }))
 })
