@@ -140,7 +140,7 @@ class Batches {
     return () => this.withdraw(lane, pending, waiter)
   }
 
-  /** Of a job that has no other write yet; answers as `add` does. */
+  /** Where the job has another write nothing rides: that one says what is so by then. Withdrawn as with `add`. */
   ride(write: StepWrite, from: number, waiter: (answer: Answer) => void): () => void {
     if (this.isClosed) return () => {}
     const lane = this.lane(write.lease.jobId)
