@@ -139,9 +139,9 @@ export const guards: ReadonlyArray<Guard> = [
   },
   {
     promise: "A first step marked ahead begins only when the store took the mark",
-    file: "packages/worker/src/Checkpointer.ts",
-    guarded: "if (Exit.isSuccess(answer) && answer.value.isAccepted) accepted(",
-    without: "if (Exit.isSuccess(answer)) accepted(",
+    file: "packages/worker/src/AheadMark.ts",
+    guarded: "isAccepted ? monotonicMs() : undefined",
+    without: "monotonicMs()",
     test: "packages/worker/test/AheadMark.test.ts",
     title: "a mark that was refused is none: a job lost while it waited starts no body"
   },
@@ -469,7 +469,7 @@ export const guards: ReadonlyArray<Guard> = [
   {
     promise: "A plain insert announces its jobs",
     file: "packages/postgres/src/EnqueuePlain.ts",
-    guarded: "    if (ready.length > 0) yield* announcer.announce(ready)\n",
+    guarded: "    if (ready.length > 0 && !carries) yield* announcer.announce(ready)\n",
     without: "",
     test: "packages/postgres/test/EnqueuePlain.test.ts",
     title: "a job that is ready wakes its workers, in a burst as well, and one that starts later wakes nobody"

@@ -1,8 +1,8 @@
 /**
- * Asks the gate for work, never for more than there is room for. While handlers end in numbers it waits until a quarter
- * of the room is free, or nothing waits to be run or settled, and while claims wait for their slots until half of it is,
- * so that one call serves many; while there is nothing to run it waits
- * for an announcement, a settlement (which may open a limit) or its timer.
+ * Asks the gate for work, never for more than there is room for, and where handlers end in numbers for many at once: it
+ * waits until half of the room is free while claims wait for their slots, until a quarter is while ended attempts are
+ * being settled, and for one slot otherwise. While there is nothing to run it waits for an announcement, a settlement
+ * (which may open a limit) or its timer.
  */
 import type { AdmitRequest, LeaseId } from "@headgate/core"
 import type { EndedAtGate, Gate } from "@headgate/core/Gate"
@@ -99,7 +99,7 @@ export class Admission {
     const free = inFlight.free(now)
     const room = inFlight.room(now)
     const isFilling = inFlight.buffer.length > 0
-    const enough = isFilling ? (room + 1) >> 1 : Math.max(1, room >> 2)
+    const enough = Math.min(inFlight.most(room), isFilling ? (room + 1) >> 1 : Math.max(1, room >> 2))
     this.isWaitingForRoom = free < enough && (free === 0 || isFilling || !settler.isIdle)
     // Claims that just came in get their slots in the next turn of the event loop, whether or not any of them ends.
     if (this.isWaitingForRoom) return isFilling && inFlight.hasSlot() ? 1 : MAX_PAUSE_MS

@@ -9,7 +9,7 @@ import { guessFor, START } from "./StepGuess.ts"
 import type { StepStores } from "./StepStores.ts"
 
 export class AheadMark {
-  /** Monotonic: when it was durable last; undefined before. */
+  /** Monotonic: when it was durable last; undefined before, and once the store has refused it. */
   markedAt: number | undefined = undefined
   /** Undefined where nothing is marked: it is not known what comes first, or a checkpoint says where to go on. */
   readonly step: string | undefined
@@ -32,7 +32,10 @@ export class AheadMark {
     return this.step !== undefined
   }
 
-  /** The attempt starts: what has not been sent by now is written by its first step. */
+  /**
+   * The attempt starts, and what is not durable by now is written by its first step; or its lease has ended. Left among
+   * the writes of this job, it would keep the job's next attempt here waiting for others to write.
+   */
   end(): void {
     this.withdraw()
   }
@@ -42,10 +45,11 @@ export class AheadMark {
     if (step === undefined) return
     const { claim: { lease }, definition: { stepSet, version }, leaseMs } = attempt
     const write = { lease, leaseMs, record: undefined, mark: step, cursor: undefined, open: { stepSet, version } }
-    this.withdraw = checkpointer.ride(write, from, (sentAt) => {
-      this.markedAt = monotonicMs()
+    this.withdraw = checkpointer.ride(write, from, ({ isAccepted, sentAt }) => {
+      this.markedAt = isAccepted ? monotonicMs() : undefined
+      if (this.markedAt === undefined) return
       attempt.tracked.extended(sentAt)
-      if (attempt.startedAt === undefined && !attempt.isReleased) this.ride(this.markedAt + settings.guessMs / 2)
+      this.ride(this.markedAt + settings.guessMs / 2)
     })
   }
 }

@@ -96,7 +96,7 @@ export class LocalAttempt implements Attempt {
   ahead: AheadMark | undefined = undefined
   charges: ReadonlyArray<Charge> | undefined = undefined
   log: NewestLines | undefined = undefined
-  /** Undefined when it is not traced. */
+  /** Undefined when it is not traced, and once the span has ended. */
   span: Span | undefined = undefined
   /** Undefined until it tracks something. */
   work: Tracked | undefined = undefined

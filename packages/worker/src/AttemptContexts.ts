@@ -71,9 +71,12 @@ export class AttemptContexts {
     return { program, context: traced }
   }
 
-  /** Ends the span of an attempt that has one. */
+  /** Ends the span of an attempt that has one, once: what was given up may end later. */
   endSpan(attempt: LocalAttempt, exit: Exit.Exit<unknown, unknown>, outcome: Outcome | undefined): void {
-    if (attempt.span !== undefined) this.base(attempt.registration).tracer?.end(attempt, attempt.span, exit, outcome)
+    const { registration, span } = attempt
+    if (span === undefined) return
+    attempt.span = undefined
+    this.base(registration).tracer?.end(attempt, span, exit, outcome)
   }
 
   /** Services are added one by one on top: merging would copy all that the handler's layer captured, for each job. */

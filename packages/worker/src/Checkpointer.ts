@@ -26,10 +26,10 @@ export interface Written {
 export interface Checkpointer {
   readonly write: (write: StepWrite) => Effect.Effect<Written, StoreUnavailable>
   /**
-   * Goes out with the next writes of other jobs from `from` on (monotonic), and by itself never. `accepted` is told when
-   * it was sent, once it is durable. The answer withdraws it while it waits.
+   * Goes out with the next writes of other jobs from `from` on (monotonic), and by itself never; not at all beside a
+   * write of its own job. `written` is told the store's answer, if there is one. What `ride` returns withdraws it.
    */
-  readonly ride: (write: StepWrite, from: number, accepted: (sentAt: number) => void) => () => void
+  readonly ride: (write: StepWrite, from: number, written: (answer: Written) => void) => () => void
   /** Answers when nothing of this job waits or is on its way. */
   readonly quiet: (job: JobId) => Effect.Effect<void>
 }
@@ -56,9 +56,9 @@ export const make: Effect.Effect<Checkpointer, never, Checkpoints | Scope.Scope>
         const cancel = batches.add(write, resume)
         return Effect.sync(cancel)
       }),
-    ride: (write, from, accepted) =>
+    ride: (write, from, written) =>
       batches.ride(write, from, (answer) => {
-        if (Exit.isSuccess(answer) && answer.value.isAccepted) accepted(answer.value.sentAt)
+        if (Exit.isSuccess(answer)) written(answer.value)
       }),
     quiet: (job) =>
       Effect.callback((resume) => {
@@ -140,7 +140,7 @@ class Batches {
     return () => this.withdraw(lane, pending, waiter)
   }
 
-  /** Of a job that has no other write yet; answers as `add` does. */
+  /** Where the job has another write nothing rides: that one says what is so by then. Withdrawn as with `add`. */
   ride(write: StepWrite, from: number, waiter: (answer: Answer) => void): () => void {
     if (this.isClosed) return () => {}
     const lane = this.lane(write.lease.jobId)

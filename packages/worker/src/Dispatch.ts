@@ -175,7 +175,7 @@ export class Dispatch {
     this.expectNext()
   }
 
-  /** As many of those that wait as there are slots, up to the first that is known to be next. */
+  /** The next round: as many of those that wait as there are slots, once all of the round before have started. */
   private expectNext(): void {
     const { contexts, inFlight: { buffer }, settings } = this.parts
     const count = Math.min(buffer.length, settings.concurrency)

@@ -31,6 +31,7 @@ export class InFlight {
     if (attempt.isReleased) return
     attempt.isReleased = true
     attempt.tracked.end()
+    attempt.ahead?.end()
     this.held--
     const { jobId } = attempt.claim.lease
     if (this.byJob.get(jobId) === attempt) this.byJob.delete(jobId)
@@ -45,14 +46,18 @@ export class InFlight {
     return this.running.size < this.settings.concurrency
   }
 
-  /** How many claims one call of the gate may bring: what there is room for, and not more than one settlement is to write. */
+  /** How many claims the next call of the gate may bring. */
   free(now: number): number {
     // Its slots are not coming back soon: what it claimed ahead would only wait here.
     if (this.isStuck) return 0
     const room = this.room(now)
     const claims = room - this.running.size - this.buffer.length
-    const most = Math.max(this.settings.concurrency, Math.min(MAX_PREFETCH, this.prefetch.share(room)))
-    return Math.max(0, Math.min(claims, most, leaseCapacity(this.settings) - this.held))
+    return Math.max(0, Math.min(claims, this.most(room), leaseCapacity(this.settings) - this.held))
+  }
+
+  /** How many claims any call may bring where all of the room is free: not more than one settlement is to write. */
+  most(room: number): number {
+    return Math.max(this.settings.concurrency, Math.min(MAX_PREFETCH, this.prefetch.share(room)))
   }
 
   /** Slots, and places for claims that wait for one. */

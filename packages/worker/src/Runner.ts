@@ -7,7 +7,7 @@ import { monotonicMs } from "@headgate/core/Heartbeat"
 import * as Outcome from "@headgate/core/Outcome"
 import type { StuckEvidence } from "@headgate/core/Stuck"
 import * as Effect from "effect/Effect"
-import type * as Exit from "effect/Exit"
+import * as Exit from "effect/Exit"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import type { LocalAttempt } from "./Attempt.ts"
@@ -139,7 +139,9 @@ export class Runner {
     attempt.isZombie = true
     this.countZombies(1)
     this.tellStuck(attempt, "not_stopping")
-    this.conclude(attempt, attempt.outcome ?? (ending === undefined ? undefined : ofEnding(attempt, ending)))
+    const outcome = attempt.outcome ?? (ending === undefined ? undefined : ofEnding(attempt, ending))
+    this.parts.contexts.endSpan(attempt, Exit.interrupt(), outcome)
+    this.conclude(attempt, outcome)
   }
 
   private countZombies(change: 1 | -1): void {

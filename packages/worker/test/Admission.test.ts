@@ -63,6 +63,19 @@ layer(Workers.layer, { excludeTestServices: true })("Admission", (it) => {
       assert.deepStrictEqual(brought.filter((claims) => claims > 0), [3, 2, 2, 2])
     }))
 
+  it.effect("a worker that is to claim thousands ahead does so, a thousand in a call", () =>
+    Effect.gen(function*() {
+      const task = Task.make("thousands", { payload })
+      const worker = yield* Workers.start(task.toLayer(() => Effect.never), {
+        queues: ["a15"],
+        concurrency: 1,
+        prefetch: 2000,
+        shutdownGrace: 0
+      })
+      yield* task.enqueueAll(Array.from({ length: 1500 }), { queue: "a15" })
+      yield* Workers.eventually(worker.health, ({ buffered }) => buffered === 1499)
+    }))
+
   it.effect("no claim waits for its slot longer than one lease while another worker is idle", () =>
     Effect.gen(function*() {
       const task = Task.make("waiting", { payload: Schema.Boolean })

@@ -1,17 +1,17 @@
 import { assert, layer } from "@effect/vitest"
 import { Control, Inspect, JobId, Task } from "@headgate/core"
-import { Effect, Exit, Schema } from "effect"
+import { Deferred, Effect, Exit, Layer, Schema } from "effect"
 import { AheadMark } from "../src/AheadMark.ts"
 import * as Attempts from "./Attempts.ts"
 import * as Workers from "./Workers.ts"
 
 layer(Attempts.layer, { excludeTestServices: true })("AheadMark", (it) => {
-  /** Three claims of a task with two steps, of which the first has run; the last waits behind the second. */
-  const waiting = Effect.fnUntraced(function*(kind: string) {
+  /** Four claims of a task with two steps, of which the first has run; the third waits behind the second. */
+  const waiting = Effect.fnUntraced(function*(kind: string, options: Attempts.WorkerOptions = {}) {
     const task = Task.make(kind, { payload: Schema.Void, steps: ["a", "b"], queue: kind })
-    yield* task.enqueueAll([undefined, undefined, undefined])
-    const worker = yield* Attempts.worker()
-    const [first, second, third] = yield* worker.claimAll(task, 3)
+    yield* task.enqueueAll([undefined, undefined, undefined, undefined])
+    const worker = yield* Attempts.worker(options)
+    const [first, second, third, fourth] = yield* worker.claimAll(task, 4)
     const bodies: Array<string> = []
     const run = (held: Attempts.Held) =>
       worker.finish(
@@ -21,7 +21,8 @@ layer(Attempts.layer, { excludeTestServices: true })("AheadMark", (it) => {
     yield* run(first!)
     const ahead = new AheadMark(third!.attempt, worker.stores)
     third!.attempt.ahead = ahead
-    return { ahead, bodies, run, second: second!, third: third!, worker, id: third!.attempt.claim.lease.jobId }
+    const id = third!.attempt.claim.lease.jobId
+    return { ahead, bodies, run, second: second!, third: third!, fourth: fourth!, worker, id }
   })
 
   it.effect("a waiting claim is marked along with another job's writes, and its steps cost a commit each", () =>
@@ -60,6 +61,20 @@ layer(Attempts.layer, { excludeTestServices: true })("AheadMark", (it) => {
       assert.isTrue(Exit.isFailure(exit))
       assert.deepStrictEqual(bodies, [])
     }))
+
+  it.effect("nor is one whose renewal was refused, however short ago the store took it", () =>
+    Effect.gen(function*() {
+      const guessMs = 1000
+      const { ahead, bodies, fourth, id, run, second, third } = yield* waiting("refused-anew", { guessMs })
+      yield* run(second)
+      assert.isDefined(ahead.markedAt)
+      yield* Control.use((control) => control.cancel(id))
+      yield* Effect.sleep(guessMs / 2)
+      yield* run(fourth)
+      bodies.length = 0
+      yield* run(third)
+      assert.deepStrictEqual(bodies, [])
+    }))
 })
 
 layer(Workers.layer, { excludeTestServices: true })("AheadMark in a real worker", (it) => {
@@ -77,5 +92,28 @@ layer(Workers.layer, { excludeTestServices: true })("AheadMark in a real worker"
       yield* worker.stop
       yield* Workers.settled(last!, "available")
       assert.isUndefined(yield* checkpoint)
+    }))
+
+  it.effect("one that comes back to the worker that handed it back is not held up by what was to be marked then", () =>
+    Effect.gen(function*() {
+      const naps = Task.make("naps", { payload: Schema.Void, steps: ["nap"], queue: "again" })
+      const long = Task.make("takes-the-slot", { payload: Schema.Void, queue: "again" })
+      const isOver = yield* Deferred.make<void>()
+      const handlers = Layer.merge(
+        naps.toLayer(() => naps.sleep("nap", "10 millis")),
+        long.toLayer(() => Deferred.await(isOver))
+      )
+      const worker = yield* Workers.start(handlers, { queues: ["again"], concurrency: 1, prefetch: 1 })
+      yield* Workers.settled(yield* naps.enqueue(undefined), "completed")
+      yield* Workers.begins(yield* long.enqueue(undefined))
+      const id = yield* naps.enqueue(undefined)
+      const isWaiting = Workers.eventually(worker.health, ({ buffered }) => buffered === 1)
+      yield* isWaiting
+      yield* worker.worker.quiet
+      yield* Workers.settled(id, "available")
+      yield* worker.worker.resume
+      yield* isWaiting
+      yield* Deferred.succeed(isOver, undefined)
+      yield* Workers.settled(id, "completed")
     }))
 })

@@ -1,6 +1,6 @@
 import { assert, layer } from "@effect/vitest"
 import { Job, Retry, Task } from "@headgate/core"
-import { Effect, Layer, Option, Schema, Tracer } from "effect"
+import { Deferred, Effect, Layer, Option, Schema, Tracer } from "effect"
 import * as Workers from "./Workers.ts"
 
 /** A tracer that keeps its spans. */
@@ -91,6 +91,26 @@ layer(Workers.layer, { excludeTestServices: true })("AttemptSpan", (it) => {
         steps.map(({ name, parent }) => [name, Option.getOrUndefined(parent)?.spanId]),
         [["step one", first?.spanId], ["step one", second?.spanId], ["step two", second?.spanId]]
       )
+    }))
+
+  it.effect("the span of an attempt that is given up ends then, and not when its handler does", () =>
+    Effect.gen(function*() {
+      const task = Task.make("deaf", { payload: Schema.Void, timeout: "100 millis", maxAttempts: 1 })
+      const { attempts, live } = recording()
+      const isOver = yield* Deferred.make<void>()
+      const handler = task.toLayer(() => Effect.uninterruptible(Deferred.await(isOver)))
+      const worker = yield* Workers.start(handler, { queues: ["t5"], handlerGrace: "100 millis" }).pipe(
+        Effect.provide(live)
+      )
+      yield* Workers.settled(yield* task.enqueue(undefined, { queue: "t5" }), "archived")
+      const ended = () =>
+        attempts().map(({ attributes, status }) => [attributes.get("headgate.attempt.outcome"), status._tag])
+      assert.deepStrictEqual(ended(), [["timed_out", "Ended"]])
+      const endTimes = () => attempts().map(({ status }) => status._tag === "Ended" && status.endTime)
+      const before = endTimes()
+      yield* Deferred.succeed(isOver, undefined)
+      yield* Workers.eventually(worker.health, ({ zombies }) => zombies === 0)
+      assert.deepStrictEqual(endTimes(), before)
     }))
 
   it.effect("an attempt that the tracer does not sample makes no spans for its steps", () =>

@@ -21,8 +21,7 @@ export const add = async (
   task: GrowthTask,
   { count, isAhead = false, isFinished = false, partitions = 0 }: Rows
 ): Promise<void> => {
-  const first = await session.runPromise(task.enqueueAll([task.payloadOf(0)]))
-  const id = Array.isArray(first) ? String(first[0]) : ""
+  const [id] = await session.runPromise(task.enqueueAll([task.payloadOf(0)]))
   const replaced: Record<string, string> = {
     // As long as one made by the store, and as they are: in the order of time.
     id: "left(t.id, 10) || lpad(n::text, 16, '0')",
@@ -46,6 +45,7 @@ export const add = async (
     where attrelid = 'headgate.job'::regclass and attnum > 0 and not attisdropped order by attnum`
   )
   const names = rows.map(({ name }) => name)
+  // The condition names $3 where no column does.
   await client.query(
     `insert into headgate.job (${names.join(", ")}) select ${
       names.map((name) => replaced[name] ?? `t.${name}`).join(", ")

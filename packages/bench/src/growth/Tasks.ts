@@ -15,7 +15,7 @@ interface Payload {
 export interface GrowthTask {
   readonly kind: string
   readonly payloadOf: (n: number) => Payload
-  readonly enqueueAll: (payloads: Iterable<Payload>) => Effect.Effect<unknown, unknown, Producer>
+  readonly enqueueAll: (payloads: Iterable<Payload>) => Effect.Effect<ReadonlyArray<string>, unknown, Producer>
 }
 
 export interface Shape {
