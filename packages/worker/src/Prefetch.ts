@@ -58,9 +58,10 @@ export class Prefetch {
     this.sentAt = sentAt
   }
 
-  /** A claim waited too long. */
+  /** A claim waited too long: the pace known before is not that of now. */
   pause(now: number): void {
     this.pausedUntil = now + this.patienceMs
+    this.target >>= 1
   }
 }
 

@@ -61,11 +61,11 @@ describe("Prefetch", () => {
     assert.strictEqual(pace(make({ prefetch: 0 }), 5, 100), 0)
   })
 
-  it("after a claim had to be handed back, nothing is claimed ahead for as long as it waited", () => {
+  it("after a claim had to be handed back, nothing is claimed ahead for as long as it waited, and half as much from then on", () => {
     const prefetch = make()
     assert.strictEqual(pace(prefetch, 5, 100), 300)
     prefetch.pause(100)
     assert.strictEqual(prefetch.ahead(100 + prefetch.patienceMs - 1), 0)
-    assert.strictEqual(prefetch.ahead(100 + prefetch.patienceMs), 300)
+    assert.strictEqual(prefetch.ahead(100 + prefetch.patienceMs), 150)
   })
 })
