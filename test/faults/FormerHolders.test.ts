@@ -96,11 +96,7 @@ const ends: Readonly<Record<string, End>> = {
   }
 }
 
-const asRepeated = {
-  ...Holder.allRefused,
-  settled: ["Applied", "Applied", "Applied", "Applied"],
-  refused: Holder.allRefused.refused.with(2, "answered")
-}
+const asRepeated = { ...Holder.allRefused, settled: ["Applied", "Applied", "Applied", "Applied"] }
 
 const live = Layer.effectDiscard(
   Effect.andThen(Holder.createMarks, Policies.use((policies) => policies.apply(Held.definition.policies)))
