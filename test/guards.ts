@@ -475,6 +475,14 @@ export const guards: ReadonlyArray<Guard> = [
     title: "a job that is ready wakes its workers, in a burst as well, and one that starts later wakes nobody"
   },
   {
+    promise: "An announcement that the server refuses costs no job",
+    file: "packages/postgres/src/EnqueuePlain.ts",
+    guarded: " || (carries && isMute(error))",
+    without: "",
+    test: "packages/postgres/test/EnqueuePlain.test.ts",
+    title: "jobs are stored as well where nothing can be announced"
+  },
+  {
     promise: "Enqueues into a queue with a limit are counted one at a time",
     file: "packages/postgres/migrations/0011_enqueue.sql",
     guarded: "perform pg_advisory_xact_lock(hashtextextended('headgate.enqueue ' || bounded.name, 0)) from (",
