@@ -435,6 +435,14 @@ export const guards: ReadonlyArray<Guard> = [
     title: "one that is closed while a call stops to look is looked for"
   },
   {
+    promise: "Closing a fingerprint and an edit of policies write to lanes one after the other",
+    file: "packages/postgres/migrations/0010_quarantine.sql",
+    guarded: "  perform pg_advisory_xact_lock_shared(hashtextextended('headgate.lanes', 0));\n",
+    without: "",
+    test: "packages/postgres/test/Quarantine.test.ts",
+    title: "a call that closes one can make a lane beside an edit of policies: the edit waits for it"
+  },
+  {
     promise: "No job of a closed fingerprint is stored",
     file: "packages/postgres/src/EnqueueSql.ts",
     guarded: "and case when (select g.has_closed from guard g) then not headgate.is_closed(t.print) else true end",
@@ -473,6 +481,14 @@ export const guards: ReadonlyArray<Guard> = [
     without: "",
     test: "packages/postgres/test/EnqueuePlain.test.ts",
     title: "a job that is ready wakes its workers, in a burst as well, and one that starts later wakes nobody"
+  },
+  {
+    promise: "An announcement that the server refuses costs no job",
+    file: "packages/postgres/src/EnqueuePlain.ts",
+    guarded: " || (carries && isMute(error))",
+    without: "",
+    test: "packages/postgres/test/EnqueuePlain.test.ts",
+    title: "jobs are stored as well where nothing can be announced"
   },
   {
     promise: "Enqueues into a queue with a limit are counted one at a time",

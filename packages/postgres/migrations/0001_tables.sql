@@ -265,10 +265,11 @@ $$;
 
 -- The fingerprint of a job that was given none: both lengths in bytes, little-endian, which int4send is not; a kind has
 -- less than 256. It runs for each row of an insert: one expression of few steps, and of immutable ones only, or else it
--- would not be inlined. (convert_to is not; the bytes of a kind, which is ASCII, are the same in any encoding.)
+-- would not be inlined. (convert_to is not; the bytes of a kind, which is ASCII, are the same in any encoding. chr(92) is
+-- the backslash, which sessions without standard_conforming_strings read otherwise.)
 create function headgate.content_fingerprint(p_kind text, p_payload bytea) returns text
 language sql immutable parallel safe as $$
-  select encode(substr(sha256(int4send(octet_length(p_kind) << 24) || decode(replace(p_kind, '\', '\\'), 'escape')
+  select encode(substr(sha256(int4send(octet_length(p_kind) << 24) || decode(replace(p_kind, chr(92), chr(92) || chr(92)), 'escape')
     || int4send(((octet_length(p_payload) & 255) << 24) | ((octet_length(p_payload) & 65280) << 8)
       | ((octet_length(p_payload) >> 8) & 65280) | (octet_length(p_payload) >> 24))
     || p_payload), 1, 16), 'hex')

@@ -71,6 +71,8 @@ begin
   end if;
   insert into headgate.quarantine_lap (fingerprint) select f from unnest(v_closed) f order by f
     on conflict (fingerprint) do update set from_id = null, has_wrapped = false;
+  -- As when a lane is made, which the caller may still do: a change of policies writes to lanes before this or after it.
+  perform pg_advisory_xact_lock_shared(hashtextextended('headgate.lanes', 0));
   update headgate.lane l set has_closed = true where l.id = any(array(
     select o.id from headgate.lane o where not o.has_closed order by o.id for no key update));
   return v_closers;

@@ -2,8 +2,9 @@
  * Tells listening workers that a queue has new work. Called where jobs become available; heard by `Wakeups`.
  *
  * Announcements are coalesced: the first goes out at once, then one statement every few milliseconds carries whatever
- * queues have come up. After a quiet moment the transaction that makes the work available may announce it itself. One that is lost costs latency, since workers poll as well. The payload is a hash of the queue's
- * name: it carries nothing a user wrote.
+ * queues have come up. After a quiet moment the transaction that makes the work available may announce it itself. One
+ * that is lost costs latency, since workers poll as well. The payload is a hash of the queue's name: it carries nothing
+ * a user wrote.
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -18,7 +19,8 @@ export class Announcer extends Context.Service<Announcer, {
   readonly announce: (queues: ReadonlyArray<string>) => Effect.Effect<void>
   /**
    * Whether a transaction that begins now may announce by itself what it commits, on `channelOf`: the first after a quiet
-   * moment. Such transactions commit one after another, in the whole database.
+   * moment of this process, which the question itself ends. Such transactions commit one after another, in the whole
+   * cluster.
    */
   readonly mayCarry: () => boolean
 }>()("@headgate/postgres/Announcer") {}

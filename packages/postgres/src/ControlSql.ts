@@ -200,10 +200,10 @@ const make = Effect.gen(function*() {
     (context) => Context.getOrUndefined(context, client.transactionService) === undefined
   )
   const statementOn =
-    (client: PgClient.PgClient) => <Row extends object>(operation: string, sql: string): Statement<Row> => {
+    (connections: PgClient.PgClient) => <Row extends object>(operation: string, sql: string): Statement<Row> => {
       const text = inSchema(settings.schema, sql)
       const fail = unavailable(operation)
-      const run = (params: ReadonlyArray<unknown>) => answered(client.unsafe<Row>(text, params))
+      const run = (params: ReadonlyArray<unknown>) => answered(connections.unsafe<Row>(text, params))
       const again = (
         params: ReadonlyArray<unknown>,
         left: number

@@ -37,12 +37,12 @@ export const make = (
     const places = yield* lanes.ensure(jobs)
     const different = [...new Set(places)]
     if (different.some(isResting)) return undefined
-    const answers = jobs.map(created)
+    const answers = jobs.map((job) => created(job, isDelayed(job)))
     const ready = readyQueues(jobs, answers)
     const carries = ready.length > 0 && different.length === 1 && announcer.mayCarry()
     const insert = client.unsafe(...enqueueSql.plain(jobs, places, patience, carries)).raw
     const isStored = yield* Effect.map(insert, (answer) => rowCount(answer) === jobs.length).pipe(
-      Effect.catchIf(isTaken, () => NOT_STORED)
+      Effect.catchIf((error) => isTaken(error) || (carries && isMute(error)), () => NOT_STORED)
     )
     if (!isStored) {
       for (const lane of different) restsUntil.set(lane, performance.now() + REST_MS)
@@ -58,10 +58,12 @@ export const make = (
 const isPlain = ({ id, scheduledAtMs, uniqueKey }: Envelope): boolean =>
   uniqueKey === undefined && scheduledAtMs === undefined && id.length === ULID_LENGTH
 
-const created = ({ delayMs = 0, id, pending }: Envelope): Enqueued => ({
+const isDelayed = ({ delayMs }: Envelope): boolean => delayMs !== undefined && delayMs > 0
+
+export const created = ({ id, pending }: Envelope, isLater: boolean): Enqueued => ({
   // SAFETY: the guard has checked the id.
   id: id as JobId,
-  state: pending ? "pending" : delayMs > 0 ? "scheduled" : "available",
+  state: pending ? "pending" : isLater ? "scheduled" : "available",
   status: "created"
 })
 
@@ -82,6 +84,9 @@ export const readyQueues = (
 }
 
 const isTaken = (error: SqlError.SqlError): boolean => sqlState(error) === UNIQUE_VIOLATION || isConflict(error)
+
+/** The server's queue of announcements is full, or the role may not announce: that is no fault of the jobs. */
+const isMute = (error: SqlError.SqlError): boolean => /^(54000|42501)$/.test(sqlState(error) ?? "")
 
 const rowCount = (answer: unknown): unknown =>
   typeof answer === "object" && answer !== null && "rowCount" in answer ? answer.rowCount : undefined

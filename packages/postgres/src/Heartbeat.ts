@@ -25,8 +25,8 @@ import * as Thread from "./HeartbeatThread.ts"
 import { PostgresSettings } from "./Settings.ts"
 import * as WorkerRegistry from "./WorkerRegistry.ts"
 
-/** One for the beat, the others for when a connection does not answer. */
-const threadConnections = 3
+/** One for the beat, two for when a connection does not answer; the one for claims is never made. */
+const threadConnections = 4
 const farewellMillis = 1000
 const shortLeaseMillis = 10_000
 

@@ -111,7 +111,7 @@ const make = Effect.gen(function*() {
         const stored = tried._tag === "Success" ? tried.success : undefined
         if (stored !== undefined && "_tag" in stored) return yield* stored
         if (stored !== undefined) {
-          const now = jobs.map((job) => created(job, stored.has(job.id)))
+          const now = jobs.map((job) => EnqueuePlain.created(job, stored.has(job.id)))
           if (jobs === batch) return now
           for (const answer of now) answers.set(answer.id, answer)
           return inOrder(batch, answers)
@@ -268,13 +268,6 @@ const pressed = (pressure: NonNullable<InsertRow["pressure"]>): Backpressure | I
       `isolation level ${pressure.isolation}`
   })
 
-const created = (job: Envelope, isLater: boolean): Enqueued => ({
-  // SAFETY: the guard has checked the id.
-  id: job.id as JobId,
-  state: job.pending ? "pending" : isLater ? "scheduled" : "available",
-  status: "created"
-})
-
 const duplicate = (existingId: string, index: number, replaced = false): Duplicate =>
   new Duplicate({ existingId, replaced, index })
 
@@ -296,7 +289,9 @@ const storedBy = (row: InsertRow, jobs: ReadonlyArray<Envelope>): ReadonlyMap<st
   const later = new Set(row.later)
   const part = row.stored === jobs.length ? undefined : new Set(row.part)
   const answers = new Map<string, Enqueued>()
-  for (const job of jobs) if (part?.has(job.id) ?? true) answers.set(job.id, created(job, later.has(job.id)))
+  for (const job of jobs) {
+    if (part?.has(job.id) ?? true) answers.set(job.id, EnqueuePlain.created(job, later.has(job.id)))
+  }
   return answers
 }
 

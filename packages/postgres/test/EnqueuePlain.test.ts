@@ -4,9 +4,10 @@ import type { EnvelopeInput } from "@headgate/core/Envelope"
 import { IdGen } from "@headgate/core/IdGen"
 import { Backpressure, IdConflict, Quarantined } from "@headgate/core/Refusals"
 import { Wakeups } from "@headgate/core/Wakeups"
+import * as EnqueueSql from "@headgate/postgres/EnqueueSql"
 import * as PostgresStore from "@headgate/postgres/PostgresStore"
 import { TestDatabase, Time } from "@headgate/testkit"
-import { Effect, Layer, Option, Queue, Stream } from "effect"
+import { Effect, Layer, Option, Queue, Redacted, Stream } from "effect"
 import * as Store from "./Store.ts"
 
 type Job = Partial<EnvelopeInput>
@@ -111,6 +112,35 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue under new id
       assert.deepStrictEqual(yield* laneOf(three!.id), [{ queue: "restored-too" }])
     }))
 
+  it.effect("strikes that closed nothing cost them nothing, though no statistics know of them", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      yield* sql`ALTER TABLE headgate.strike SET (autovacuum_enabled = false)`
+      yield* sql`INSERT INTO headgate.strike (fingerprint, strikes, last_at_ms, kind, last_job_id)
+        SELECT 'f' || n, 1, n, 'greet', 'x' FROM generate_series(1, 20000) n`
+      const [job] = yield* fresh({ queue: "struck" })
+      const place = { queue: "struck", kind: "greet", version: 1, worker: "", fallsBack: false, isPartitioned: false }
+      const lane = { ...place, id: 0, varies: false, classes: [], limits: [] }
+      const { insert, plain } = EnqueueSql.make("headgate")
+      const jobs = [Store.job(job!)]
+      for (const [text, params] of [plain(jobs, [lane], undefined, false), insert(jobs, [lane], true)]) {
+        const plan = JSON.stringify(yield* sql.unsafe(`EXPLAIN ${text}`, params))
+        assert.notInclude(plan, "Seq Scan on strike")
+        assert.include(plan, "strike_closed")
+      }
+      yield* sql`TRUNCATE headgate.strike`
+    }))
+
+  it.effect("a session that reads backslashes in its own way computes the same fingerprint", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      const print = sql<{ print: string }>`SELECT headgate.content_fingerprint('greet', 'ada') AS print`.unprepared
+      const other = yield* sql.withTransaction(
+        Effect.andThen(sql`SET LOCAL standard_conforming_strings = off`, print)
+      )
+      assert.deepStrictEqual(other, yield* print)
+    }))
+
   it.effect("the fingerprint is computed inside the statement, without a call for each row", () =>
     Effect.gen(function*() {
       const sql = yield* PgClient.PgClient
@@ -162,5 +192,24 @@ layer(PostgresStore.layer.pipe(Layer.provideMerge(TestDatabase.layer)), { exclud
         yield* Effect.forEach(Array.from({ length: 100 }), () => enqueue({ queue: "quiet" }), { concurrency: 2 })
         yield* Effect.repeat(announcer, { until: (who) => who === "the store" })
       }).pipe(Effect.scoped, Effect.timeout("30 seconds")))
+
+    it.effect("jobs are stored as well where nothing can be announced", () =>
+      Effect.gen(function*() {
+        const { name, url } = yield* TestDatabase.TestDatabase
+        const sql = yield* PgClient.PgClient
+        const role = `mute_${name}`
+        yield* Effect.acquireRelease(
+          sql.unsafe(`CREATE ROLE ${role}`),
+          () => Effect.orDie(sql.unsafe(`DROP OWNED BY ${role}`).pipe(Effect.andThen(sql.unsafe(`DROP ROLE ${role}`))))
+        )
+        yield* sql.unsafe(`GRANT ALL ON SCHEMA headgate TO ${role}`)
+        yield* sql.unsafe(`GRANT ALL ON ALL TABLES IN SCHEMA headgate TO ${role}`)
+        yield* sql.unsafe(`GRANT ALL ON ALL SEQUENCES IN SCHEMA headgate TO ${role}`)
+        yield* sql`REVOKE EXECUTE ON FUNCTION pg_catalog.pg_notify(text, text) FROM public`
+        const mute = PgClient.layer({ url: Redacted.make(url), startupParameters: { role } })
+        const store = PostgresStore.layerWith({ migrate: false }).pipe(Layer.provide(mute))
+        const answers = yield* Effect.provide(enqueue({ queue: "mute" }, { queue: "mute" }), store)
+        assert.deepStrictEqual(answers.map(({ status }) => status), ["created", "created"])
+      }).pipe(Effect.scoped))
   }
 )

@@ -9,7 +9,7 @@ import { Leases } from "@headgate/core/Leases"
 import * as Outcome from "@headgate/core/Outcome"
 import { Quarantine } from "@headgate/core/Quarantine"
 import { Time } from "@headgate/testkit"
-import { Effect, Fiber } from "effect"
+import { Effect, Fiber, Latch } from "effect"
 import * as Jobs from "./Jobs.ts"
 import * as Store from "./Store.ts"
 
@@ -285,6 +285,28 @@ layer(Store.layer, { excludeTestServices: true })("While no fingerprint is close
       yield* Fiber.join(closing)
       yield* Store.admit({ queues: ["between"], capacity: 1 })
       yield* turnsAway("between", "between")
+    }))
+
+  it.effect("a call that closes one can make a lane beside an edit of policies: the edit waits for it", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      yield* waits("edited")
+      const leases = yield* claimed("edited-bad", 3, { fingerprint: "edited" })
+      yield* sql`UPDATE headgate.lane SET has_closed = false`
+      const isClosing = yield* Latch.make()
+      const edit = yield* isClosing.await.pipe(
+        Effect.andThen(sql`INSERT INTO headgate.queue (name, is_paused) VALUES ('edited', true)`),
+        Effect.forkChild
+      )
+      yield* sql.withTransaction(Effect.gen(function*() {
+        yield* sql`SELECT headgate.strike(${leases.map(({ jobId }) => jobId)}, false, headgate.now_ms())`
+        yield* isClosing.open
+        const waiting = sql<{ n: number }>`SELECT pg_stat_clear_snapshot()::text, (SELECT count(*)::int
+          FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock') AS n`
+        yield* Effect.repeat(waiting, { until: ([row]) => row?.n === 1 }).pipe(Effect.timeout("20 seconds"))
+        yield* sql`INSERT INTO headgate.lane (queue, kind, version, suspect) VALUES ('edited', 'greet', 1, true)`
+      }))
+      yield* Fiber.join(edit)
     }))
 })
 
