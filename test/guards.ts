@@ -477,7 +477,7 @@ export const guards: ReadonlyArray<Guard> = [
   {
     promise: "A plain insert announces its jobs",
     file: "packages/postgres/src/EnqueuePlain.ts",
-    guarded: "    if (ready.length > 0) yield* announcer.announce(ready)\n",
+    guarded: "    if (ready.length > 0 && !carries) yield* announcer.announce(ready)\n",
     without: "",
     test: "packages/postgres/test/EnqueuePlain.test.ts",
     title: "a job that is ready wakes its workers, in a burst as well, and one that starts later wakes nobody"

@@ -40,9 +40,9 @@ export const make = (
     const answers = jobs.map(created)
     const ready = readyQueues(jobs, answers)
     const carries = ready.length > 0 && different.length === 1 && announcer.mayCarry()
-    const insert = client.unsafe(...enqueueSql.plain(jobs, places, patience, carries)).raw
+    const insert = client.unsafe(...enqueueSql.plain(jobs, places, carries ? CARRYING_PATIENCE : patience, carries)).raw
     const isStored = yield* Effect.map(insert, (answer) => rowCount(answer) === jobs.length).pipe(
-      Effect.catchIf(isTaken, () => NOT_STORED)
+      Effect.catchIf((error) => isTaken(error) || (carries && isJammed(error)), () => NOT_STORED)
     )
     if (!isStored) {
       for (const lane of different) restsUntil.set(lane, performance.now() + REST_MS)
@@ -83,8 +83,18 @@ export const readyQueues = (
 
 const isTaken = (error: SqlError.SqlError): boolean => sqlState(error) === UNIQUE_VIOLATION || isConflict(error)
 
+/** The server's queue of announcements is full, or those of others take long to commit: no reason to store nothing. */
+const isJammed = (error: SqlError.SqlError): boolean => {
+  const state = sqlState(error)
+  return state === LIMIT_EXCEEDED || state === LOCK_NOT_AVAILABLE
+}
+
 const rowCount = (answer: unknown): unknown =>
   typeof answer === "object" && answer !== null && "rowCount" in answer ? answer.rowCount : undefined
 
 const UNIQUE_VIOLATION = "23505"
+const LIMIT_EXCEEDED = "54000"
+const LOCK_NOT_AVAILABLE = "55P03"
+/** The transactions of the whole database that announce something commit one after another. */
+const CARRYING_PATIENCE = "20ms"
 const NOT_STORED = Effect.succeed(false)
