@@ -148,10 +148,18 @@ export const guards: ReadonlyArray<Guard> = [
   {
     promise: "A claim handed back unstarted has no step under way",
     file: "packages/postgres/migrations/0005_settle.sql",
-    guarded: "case when i.outcome = 'released' and i.reason = 'not_started' then null else j.in_progress_step end",
-    without: "case when i.outcome is null then null else j.in_progress_step end",
+    guarded: "case when j.id = any(p_unbegun) then null else j.in_progress_step end",
+    without: "case when j.id is null then null else j.in_progress_step end",
     test: "packages/worker/test/AheadMark.test.ts",
     title: "a claim that is handed back unstarted has no step under way, and is one without a checkpoint"
+  },
+  {
+    promise: "A job put down before its first step is bound to no set of steps",
+    file: "packages/worker/src/Settler.ts",
+    guarded: "const isUnbegun = ahead?.isMarking === true && stepsUnderWay === undefined",
+    without: "const isUnbegun = ahead?.isMarking === true && startedAt === undefined",
+    test: "packages/worker/test/AheadMark.test.ts",
+    title: "one that is put down before its first step has begun no step, and goes on under any set of steps"
   },
   {
     promise: "A job is put to sleep by its current holder only",

@@ -62,6 +62,8 @@ export interface Settlement {
   readonly charges?: ReadonlyArray<Charge> | undefined
   /** What the handler logged: kept with the record of an attempt that ended in anything but success. */
   readonly log?: AttemptLog | undefined
+  /** No step has begun: what was marked ahead for the first one is taken back. */
+  readonly isUnbegun?: boolean | undefined
 }
 
 /**

@@ -29,8 +29,7 @@ export type Outcome =
   | { readonly _tag: "Revoke" }
   | { readonly _tag: "Undecodable"; readonly reason: string }
   | { readonly _tag: "CheckpointStale"; readonly reason: string }
-  /** `not_started`: what was marked ahead for its first step is taken back. */
-  | { readonly _tag: "Released"; readonly reason?: "not_started" }
+  | { readonly _tag: "Released" }
   /** A defect. Without `delayMs` the store applies its own crash backoff. */
   | { readonly _tag: "Crashed"; readonly delayMs?: number | undefined; readonly error: OutcomeError }
   /** The worker stopped the handler at the job's deadline. */
@@ -101,7 +100,6 @@ export const revoke: Outcome = { _tag: "Revoke" }
 export const undecodable = (reason: string): Outcome => ({ _tag: "Undecodable", reason })
 export const checkpointStale = (reason: string): Outcome => ({ _tag: "CheckpointStale", reason })
 export const released: Outcome = { _tag: "Released" }
-export const notStarted: Outcome = { _tag: "Released", reason: "not_started" }
 export const crashed = (error: OutcomeError, delayMs?: number): Outcome => ({ _tag: "Crashed", delayMs, error })
 export const deadlinePassed: Outcome = { _tag: "DeadlinePassed" }
 

@@ -11,6 +11,7 @@ import * as Effect from "effect/Effect"
 import type { LazyArg } from "effect/Function"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
+import * as Scope from "effect/Scope"
 import * as Tracer from "effect/Tracer"
 import * as Durations from "./Durations.ts"
 import { sampledTracer } from "./SampledTracer.ts"
@@ -40,8 +41,21 @@ export const layer = <E = never, R = never>(
     const given = yield* Effect.isEffect(options) ? options : Effect.sync(options)
     const config = configurationOf(given)
     const ratio = given.tracerConfig?.sampler === undefined ? yield* ratioOf(given) : undefined
-    if (processors(config).length === 0 || ratio === undefined) return NodeSdk.layer(() => config)
-    return sampledLayer(config, ratio)
+    const isSampled = processors(config).length > 0 && ratio !== undefined
+    return endingWell(isSampled ? sampledLayer(config, ratio) : NodeSdk.layer(() => config))
+  }))
+
+/** What cannot be exported at the end is lost, and no fault of the program that ends. */
+const endingWell = <A>(layer: Layer.Layer<A>): Layer.Layer<A> =>
+  Layer.effectContext(Effect.gen(function*() {
+    const scope = yield* Scope.make()
+    yield* Effect.addFinalizer((exit) =>
+      Effect.catchCause(
+        Scope.close(scope, exit),
+        (cause) => Effect.logWarning("The last telemetry could not be exported", cause)
+      )
+    )
+    return yield* Layer.buildWithScope(layer, scope)
   }))
 
 /**

@@ -12,7 +12,8 @@ import {
   InMemorySpanExporter,
   RandomIdGenerator,
   type ReadableSpan,
-  SimpleSpanProcessor
+  SimpleSpanProcessor,
+  type SpanExporter
 } from "@opentelemetry/sdk-trace-base"
 import { NodeTracerProvider } from "@opentelemetry/sdk-trace-node"
 import { ConfigProvider, Effect, Exit, Layer, Option, Schema } from "effect"
@@ -318,6 +319,20 @@ layer(Layer.empty)("Otel.layer", (it) => {
       for (const sampleRatio of [-0.1, 1.1, Number.NaN]) {
         const exit = yield* Effect.exit(exported({ sampleRatio }))
         assert.strictEqual(Option.getOrThrow(Exit.findErrorOption(exit))._tag, "Invalid")
+      }
+    }))
+
+  it.effect("a collector that is away at the end is no fault of the program", () =>
+    Effect.gen(function*() {
+      const away = () => Promise.reject(new Error("away"))
+      const spanExporter: SpanExporter = {
+        export: (_spans, done) => done({ code: 1, error: new Error("away") }),
+        shutdown: away
+      }
+      const program = Effect.withSpan(Effect.succeed("done"), "work")
+      for (const sampleRatio of [0.5, 1]) {
+        const otel = Otel.layer(() => ({ serviceName: "test", spanExporter, sampleRatio }))
+        assert.strictEqual(yield* Effect.provide(program, otel), "done")
       }
     }))
 })

@@ -121,7 +121,7 @@ end $$;
 create function headgate.settle(
   p_jobs text[], p_leases uuid[], p_fences bigint[], p_outcomes text[], p_delays bigint[], p_reasons text[],
   p_error_tags text[], p_error_messages text[], p_error_texts text[], p_errors bytea[], p_logs text[] default '{}',
-  p_wait_ms int default null
+  p_unbegun text[] default '{}', p_wait_ms int default null
 ) returns table (job_id text, state text, queue text, reason text, closed text)
 language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
@@ -166,7 +166,7 @@ begin
   ), held as (
     select j.id, j.fence, j.attempt, j.max_attempts, j.crash_attempt, j.crash_limit, j.deadline_at_ms,
       j.scheduled_at_ms, j.claimed_at_ms, j.worker, j.queue, j.kind, j.schema_version, j.checkpoint_version,
-      case when i.outcome = 'released' and i.reason = 'not_started' then null else j.in_progress_step end as in_progress_step,
+      case when j.id = any(p_unbegun) then null else j.in_progress_step end as in_progress_step,
       j.fingerprint, v_has_closed and headgate.is_closed(j.fingerprint) as is_closed, i.lease_id, i.outcome,
       i.delay_ms, i.reason, i.error_tag, i.error_message, i.error_text, i.error, i.log
     from item i join headgate.job j on j.id = i.job_id and j.lease_id = i.lease_id and j.fence = i.fence

@@ -40,7 +40,7 @@ export const make = (
     const answers = jobs.map((job) => created(job, isDelayed(job)))
     const ready = readyQueues(jobs, answers)
     const carries = ready.length > 0 && different.length === 1 && announcer.mayCarry()
-    const insert = client.unsafe(...enqueueSql.plain(jobs, places, patience, carries)).raw
+    const insert = client.unsafe(...enqueueSql.plain(jobs, places, carries ? CARRYING_PATIENCE : patience, carries)).raw
     const isStored = yield* Effect.map(insert, (answer) => rowCount(answer) === jobs.length).pipe(
       Effect.catchIf((error) => isTaken(error) || (carries && isMute(error)), () => NOT_STORED)
     )
@@ -85,11 +85,17 @@ export const readyQueues = (
 
 const isTaken = (error: SqlError.SqlError): boolean => sqlState(error) === UNIQUE_VIOLATION || isConflict(error)
 
-/** The server's queue of announcements is full, or the role may not announce: that is no fault of the jobs. */
-const isMute = (error: SqlError.SqlError): boolean => /^(54000|42501)$/.test(sqlState(error) ?? "")
+/** Announcements of others take long to commit, the server's queue of them is full, or the role may not announce. */
+const isMute = (error: SqlError.SqlError): boolean =>
+  [LOCK_NOT_AVAILABLE, LIMIT_EXCEEDED, NOT_ALLOWED].includes(sqlState(error) ?? "")
 
 const rowCount = (answer: unknown): unknown =>
   typeof answer === "object" && answer !== null && "rowCount" in answer ? answer.rowCount : undefined
 
 const UNIQUE_VIOLATION = "23505"
+const LIMIT_EXCEEDED = "54000"
+const NOT_ALLOWED = "42501"
+const LOCK_NOT_AVAILABLE = "55P03"
+/** The transactions of the whole database that announce something commit one after another. */
+const CARRYING_PATIENCE = "20ms"
 const NOT_STORED = Effect.succeed(false)

@@ -82,12 +82,12 @@ const make = Effect.gen(function*() {
   const succeedCharged = statement<SucceededRow>(SETTLE, chargedSuccessSql(LOCK_WAIT_MS))
   const settle = statement<SettledRow>(
     SETTLE,
-    `select * from headgate.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, ${LOCK_WAIT_MS})`
+    `select * from headgate.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, ${LOCK_WAIT_MS})`
   )
   const settleCharged = statement<SettledRow>(
     SETTLE,
-    `select s.* from headgate.correct($1, $2, $3, $12, $13, $14, $15, $16, ${LOCK_WAIT_MS}) as corrected(wait_ms)
-    cross join lateral headgate.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, corrected.wait_ms) s`
+    `select s.* from headgate.correct($1, $2, $3, $13, $14, $15, $16, $17, ${LOCK_WAIT_MS}) as corrected(wait_ms)
+    cross join lateral headgate.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, corrected.wait_ms) s`
   )
   const lockFree = statement<{ job_id: JobId }>(
     SETTLE,

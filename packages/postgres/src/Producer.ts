@@ -21,7 +21,7 @@ import type * as SqlError from "effect/sql/SqlError"
 import { ambientOf, foreignTransaction } from "./Ambient.ts"
 import { Announcer } from "./Announcer.ts"
 import * as Bind from "./Bind.ts"
-import { ControlSql, inSchema, isConflict, sqlState } from "./ControlSql.ts"
+import { ControlSql, inSchema, isConflict, rollbackFaults, sqlState } from "./ControlSql.ts"
 import * as EnqueueGroups from "./EnqueueGroups.ts"
 import * as EnqueuePlain from "./EnqueuePlain.ts"
 import { keyText, uniqueKey } from "./EnqueueRows.ts"
@@ -53,7 +53,7 @@ const make = Effect.gen(function*() {
   ) {
     const once = client.unsafe<InsertRow>(...enqueueSql.insert(jobs, places, !isOwn))
     let [row] = yield* once
-    if (isIsolated(row) && !isOwn) [row] = yield* readCommitted(application.withTransaction(once))
+    if (isIsolated(row) && !isOwn) [row] = yield* rollbackFaults(readCommitted(application.withTransaction(once)))
     if (row !== undefined && row.pressure !== null) return pressed(row.pressure)
     if (row === undefined || row.stored === jobs.length) return new Set(row?.later)
     // In the caller's transaction a failing statement would end it: the part is taken back instead.

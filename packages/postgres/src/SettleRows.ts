@@ -81,7 +81,8 @@ export const params = (items: ReadonlyArray<Settlement>): ReadonlyArray<unknown>
     Bind.texts(errors.map((error) => bounded(error?.message, MAX_ERROR_MESSAGE_BYTES))),
     Bind.texts(errors.map((error) => bounded(error?.text, MAX_ERROR_TEXT_BYTES))),
     Bind.bytes(errors.map((error) => error?.encoded ?? null)),
-    logParam(items)
+    logParam(items),
+    Bind.texts(items.flatMap(({ isUnbegun, lease }) => isUnbegun === true ? lease.jobId : []))
   ]
 }
 

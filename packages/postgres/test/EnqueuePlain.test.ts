@@ -1,12 +1,12 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
-import { assert, layer } from "@effect/vitest"
+import { assert, describe, it, layer } from "@effect/vitest"
 import type { EnvelopeInput } from "@headgate/core/Envelope"
 import { IdGen } from "@headgate/core/IdGen"
 import { Backpressure, IdConflict, Quarantined } from "@headgate/core/Refusals"
 import { Wakeups } from "@headgate/core/Wakeups"
 import * as EnqueueSql from "@headgate/postgres/EnqueueSql"
 import * as PostgresStore from "@headgate/postgres/PostgresStore"
-import { TestDatabase, Time } from "@headgate/testkit"
+import { EmbeddedPostgres, TestDatabase, Time } from "@headgate/testkit"
 import { Effect, Layer, Option, Queue, Redacted, Stream } from "effect"
 import * as Store from "./Store.ts"
 
@@ -213,3 +213,29 @@ layer(PostgresStore.layer.pipe(Layer.provideMerge(TestDatabase.layer)), { exclud
       }).pipe(Effect.scoped))
   }
 )
+
+describe("Producer.enqueue while another announcement does not come to its end", () => {
+  it.live("stores and answers all the same", () =>
+    Effect.gen(function*() {
+      // Without its standby this server keeps every commit waiting, but for those that do not ask for it.
+      const settings = { synchronous_standby_names: "gone", synchronous_commit: "local" }
+      const { url } = yield* EmbeddedPostgres.start({ settings })
+      const live = PostgresStore.layer.pipe(Layer.provideMerge(PgClient.layer({ url: Redacted.make(url) })))
+      yield* Effect.gen(function*() {
+        const sql = yield* PgClient.PgClient
+        yield* enqueue({ queue: "jammed" })
+        yield* Effect.forkChild(sql.withTransaction(Effect.all([
+          sql`SET LOCAL synchronous_commit = on`,
+          sql`CREATE TABLE stuck ()`,
+          sql`SELECT pg_notify('other', '')`
+        ])))
+        yield* Effect.repeat(sql`SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep'`, {
+          until: (rows) => rows.length === 1
+        })
+        yield* Effect.sleep("50 millis")
+        const [job] = yield* Effect.timeout(enqueue({ queue: "jammed" }), "20 seconds")
+        assert.deepInclude(yield* Store.row(job!.id), { state: "available" })
+        yield* sql`SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`
+      }).pipe(Effect.provide(live))
+    }).pipe(Effect.scoped))
+})

@@ -179,6 +179,32 @@ layer(Store.layer, { excludeTestServices: true })("Producer.enqueue into a queue
       assert.deepStrictEqual([yield* jobsIn("seen"), yield* jobsIn("unlimited")], [1, 2])
     }))
 
+  it.effect("a serializable client that loses its connection on the way stores its jobs once", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      const { url } = yield* TestDatabase.TestDatabase
+      const client = PgClient.layer({
+        url: Redacted.make(url),
+        startupParameters: { default_transaction_isolation: "serializable" }
+      })
+      yield* limit("cut", 10)
+      yield* sql`CREATE SEQUENCE cuts`
+      yield* sql.unsafe(`CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF current_setting('transaction_isolation') = 'read committed' AND nextval('cuts') = 1 THEN
+          PERFORM pg_terminate_backend(pg_backend_pid());
+        END IF;
+        RETURN new;
+      END $$`)
+      yield* sql`CREATE TRIGGER cut BEFORE INSERT ON headgate.job FOR EACH ROW WHEN (new.queue = 'cut')
+        EXECUTE FUNCTION cut()`
+      const live = Layer.fresh(PostgresStore.layerWith({ migrate: false, listen: false })).pipe(Layer.provide(client))
+      const answers = yield* Effect.provide(Store.enqueue(...batch("cut", "job", 2)), live)
+      assert.deepStrictEqual(answers.map(({ status }) => status), ["created", "created"])
+      assert.strictEqual(yield* jobsIn("cut"), 2)
+      const [cuts] = yield* sql<{ n: number }>`SELECT last_value::int AS n FROM cuts`
+      assert.isAbove(cuts!.n, 1)
+    }))
+
   it.effect("a client whose default isolation is serializable keeps the limit too", () =>
     Effect.gen(function*() {
       const { url } = yield* TestDatabase.TestDatabase

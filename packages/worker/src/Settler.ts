@@ -5,7 +5,7 @@
  */
 import { monotonicMs } from "@headgate/core/Heartbeat"
 import type { Charge, Leases, Settled, Settlement } from "@headgate/core/Leases"
-import { notStarted, type Outcome, outcomeName } from "@headgate/core/Outcome"
+import { type Outcome, outcomeName } from "@headgate/core/Outcome"
 import * as Cause from "effect/Cause"
 import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -182,15 +182,14 @@ export class Settler {
   }
 }
 
-/** A claim that never started has used nothing, and has no step under way. */
-const settlementOf = ({ attempt, outcome: ended }: Ended): Settlement => {
-  const { lease } = attempt.claim
-  const hasStarted = attempt.startedAt !== undefined
-  const charges = hasStarted ? attempt.charges : unused
-  const outcome = ended._tag === "Released" && !hasStarted && attempt.ahead?.isMarking === true ? notStarted : ended
+/** A claim that never started has used nothing. A mark made ahead stands for a step only once a step has begun. */
+const settlementOf = ({ attempt, outcome }: Ended): Settlement => {
+  const { ahead, claim: { lease }, startedAt, stepsUnderWay } = attempt
+  const charges = startedAt === undefined ? unused : attempt.charges
   const log = outcome._tag === "Success" ? undefined : attempt.log
-  if (log === undefined) return charges === undefined ? { lease, outcome } : { lease, outcome, charges }
-  return { lease, outcome, charges, log }
+  const isUnbegun = ahead?.isMarking === true && stepsUnderWay === undefined
+  if (log === undefined && !isUnbegun) return charges === undefined ? { lease, outcome } : { lease, outcome, charges }
+  return { lease, outcome, charges, log, isUnbegun }
 }
 
 const unused: ReadonlyArray<Charge> = [{ actual: 0 }]

@@ -1,5 +1,5 @@
 import { assert, layer } from "@effect/vitest"
-import { Control, Inspect, JobId, Task } from "@headgate/core"
+import { Control, Inspect, Job, JobId, Task } from "@headgate/core"
 import { Deferred, Effect, Exit, Layer, Schema } from "effect"
 import { AheadMark } from "../src/AheadMark.ts"
 import * as Attempts from "./Attempts.ts"
@@ -115,5 +115,31 @@ layer(Workers.layer, { excludeTestServices: true })("AheadMark in a real worker"
       yield* isWaiting
       yield* Deferred.succeed(isOver, undefined)
       yield* Workers.settled(id, "completed")
+    }))
+
+  it.effect("one that is put down before its first step has begun no step, and goes on under any set of steps", () =>
+    Effect.gen(function*() {
+      const build = (first: string) =>
+        Task.make("down", { payload: Schema.Boolean, steps: [first, "last"], queue: "down" })
+      const task = build("a")
+      const handler = task.toLayer(Effect.fnUntraced(function*(isPutDown) {
+        if (isPutDown) yield* Job.snooze("1 hour")
+        yield* task.step("a", Effect.void)
+        yield* task.step("last", isMarked)
+      }))
+      const [, , last] = yield* task.enqueueAll([false, false, true])
+      const checkpoint = Inspect.use((inspect) => inspect.checkpoint(JobId.make(last!)))
+      // The second is at its last step, and the third waits for its slot.
+      const isMarked = Effect.suspend(() => (steps += 1) === 1 ? Effect.void : marked)
+      const marked = Effect.orDie(Workers.eventually(checkpoint, (found) => found?.inProgress === "a"))
+      let steps = 0
+      const worker = yield* Workers.start(handler, { queues: ["down"], concurrency: 1, prefetch: 2 })
+      yield* Workers.settled(last!, "scheduled")
+      yield* worker.stop
+      assert.isUndefined(yield* checkpoint)
+      yield* Control.use((control) => control.promote(JobId.make(last!)))
+      const next = build("b")
+      yield* Workers.start(next.toLayer(() => next.step("b", Effect.void)), { queues: ["down"] })
+      yield* Workers.settled(last!, "completed")
     }))
 })
