@@ -223,10 +223,11 @@ create type headgate.admission as (
   has_checkpoint boolean, reason text
 );
 
--- Without settings of its own, which cost as much as a table: they have to be those of the session.
-create function headgate.admit_in_session(
+-- Without settings of its own, which cost as much as a table: those of the store's sessions are meant. A session that does
+-- not have them, as behind a pooler, is lent them.
+create function headgate.admit(
   p_worker text, p_lease_id uuid, p_queues text[], p_kinds text[], p_versions int[], p_capacity int, p_lease_ms bigint,
-  p_quantum int
+  p_quantum int default null
 ) returns setof headgate.admission language plpgsql volatile as $$
 declare
   v_now bigint;
@@ -234,6 +235,11 @@ declare
   v_looked bigint := headgate.looked_at();
   v_claimed int;
 begin
+  if current_setting('plan_cache_mode') <> 'force_generic_plan' then
+    return query select * from headgate.admit_with_settings(
+      p_worker, p_lease_id, p_queues, p_kinds, p_versions, p_capacity, p_lease_ms, p_quantum);
+    return;
+  end if;
   -- No policy changes while a call is under way. As a condition: a PERFORM would be a statement more in every call.
   if pg_advisory_xact_lock_shared(hashtextextended('headgate.policies', 0)) is null then end if;
   v_now := headgate.now_ms();
@@ -276,13 +282,12 @@ begin
   end if;
 end $$;
 
--- For sessions that bring no settings, as behind a pooler.
-create function headgate.admit(
+create function headgate.admit_with_settings(
   p_worker text, p_lease_id uuid, p_queues text[], p_kinds text[], p_versions int[], p_capacity int, p_lease_ms bigint,
-  p_quantum int default null
+  p_quantum int
 ) returns setof headgate.admission language sql volatile
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off set enable_bitmapscan = off as $$
-  select * from headgate.admit_in_session(
+  select * from headgate.admit(
     p_worker, p_lease_id, p_queues, p_kinds, p_versions, p_capacity, p_lease_ms, p_quantum)
 $$;
 

@@ -14,15 +14,13 @@ import { Announcer } from "./Announcer.ts"
 import * as Bind from "./Bind.ts"
 import * as CheckpointRows from "./CheckpointRows.ts"
 import { ControlSql } from "./ControlSql.ts"
-import { PostgresSettings } from "./Settings.ts"
 
 const make = Effect.gen(function*() {
   const { claim, statement } = yield* ControlSql
   const announcer = yield* Announcer
-  const { transactionPooling } = yield* PostgresSettings
   const admit = claim<ClaimRow | OtherRow>(
     "Gate.admit",
-    `select * from headgate.${transactionPooling ? "admit" : "admit_in_session"}($1, $2, $3, $4, $5, $6, $7, $8)`
+    "select * from headgate.admit($1, $2, $3, $4, $5, $6, $7, $8)"
   )
   const readCheckpoints = CheckpointRows.reader(statement, "Gate.admit")
   const abandon = statement<{ queue: string }>("Gate.abandon", "select * from headgate.abandon($1)")

@@ -137,7 +137,7 @@ const plainText = `update headgate.job j set state = 'running', fence = j.fence 
     order by r.priority desc, r.scheduled_at_ms, r.id limit $5 for no key update skip locked))
   returning ${columns}`
 
-const gateText = "select * from headgate.admit_in_session($1, $2, $3, $4, $5, $6, $7, $8)"
+const gateText = "select * from headgate.admit($1, $2, $3, $4, $5, $6, $7, $8)"
 
 /** A session of its own, under the settings that the store gives its sessions: one plan for all values, by index. */
 export const sideOf = async (database: Database, kind: "gate" | "plain", isStale: boolean): Promise<Side> => {
