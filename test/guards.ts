@@ -419,6 +419,14 @@ export const guards: ReadonlyArray<Guard> = [
     title: "are one strike where one worker's death took several, also when two sweeps find them"
   },
   {
+    promise: "A claim goes by index, whatever the session's settings",
+    file: "packages/postgres/migrations/0004_admit.sql",
+    guarded: "if current_setting('plan_cache_mode') <> 'force_generic_plan' then",
+    without: "if false then",
+    test: "packages/postgres/test/Plans.test.ts",
+    title: "a session that has none of the store's claims from one lane by index as well"
+  },
+  {
     promise: "Once a fingerprint is closed, every call of the gate looks for it",
     file: "packages/postgres/migrations/0010_quarantine.sql",
     guarded: "update headgate.lane l set has_closed = true where",

@@ -7,7 +7,7 @@ const fill = (rows: number) =>
   Effect.gen(function*() {
     const sql = yield* PgClient.PgClient
     yield* sql`INSERT INTO headgate.lane (queue, kind, version, suspect)
-      SELECT 'default', 'k' || n, 1, false FROM generate_series(0, 9) n`
+      SELECT 'default', 'k' || n, 1, false FROM generate_series(0, 9) n ON CONFLICT DO NOTHING`
     yield* sql`INSERT INTO headgate.job (id, kind, queue, state, fingerprint, payload, lane_id, schema_version, max_attempts,
         crash_limit, retention_ms, scheduled_at_ms, enqueued_at_ms)
       SELECT 'j' || n, l.kind, 'default', 'available', 'f', '{}', l.id, 1, 5, 3, (n % 2) * 1000, n, n
@@ -71,6 +71,29 @@ layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestSe
       }),
     240_000
   )
+})
+
+layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestServices: true })("Settings", (it) => {
+  it.effect("a session that has none of the store's claims from one lane by index as well", () =>
+    Effect.gen(function*() {
+      const sql = yield* PgClient.PgClient
+      const claims = sql<{ n: number }>`SELECT count(a.fence)::int AS n
+        FROM headgate.admit('w', gen_random_uuid(), '{default}', '{k0}', '{1}', 100, 30000) a`
+      const scans = sql<{ n: number }>`SELECT seq_scan::int AS n FROM pg_stat_xact_user_tables WHERE relname = 'job'`
+      const claimed = sql.withTransaction(Effect.gen(function*() {
+        const [before] = yield* scans
+        const [found] = yield* claims
+        const [after] = yield* scans
+        return { jobs: found?.n, scans: (after?.n ?? 0) - (before?.n ?? 0) }
+      }))
+      // Enough calls for a plan to be kept, while the table is known to be small.
+      yield* fill(20)
+      yield* sql`ANALYZE headgate.job`
+      for (let n = 0; n < 10; n++) yield* claimed
+      yield* sql`DELETE FROM headgate.job`
+      yield* fill(20_000)
+      assert.deepStrictEqual(yield* claimed, { jobs: 100, scans: 0 })
+    }))
 })
 
 layer(TestDatabase.layerWith({ client: { maxConnections: 1 } }), { excludeTestServices: true })("Lists", (it) => {
