@@ -93,7 +93,9 @@ layer(Workers.layer, { excludeTestServices: true })("AheadMark in a real worker"
       const checkpoint = Inspect.use((inspect) => inspect.checkpoint(JobId.make(last!)))
       // The second is at its last step, and the third waits for its slot.
       const isMarked = Effect.suspend(() => (steps += 1) === 1 ? Effect.void : marked)
-      const marked = Effect.orDie(Workers.eventually(checkpoint, (found) => found?.inProgress === "a"))
+      const marked = Effect.asVoid(
+        Effect.orDie(Workers.eventually(checkpoint, (found) => found?.inProgress === "a"))
+      )
       let steps = 0
       const worker = yield* Workers.start(handler, { queues: ["down"], concurrency: 1, prefetch: 2 })
       yield* Workers.settled(last!, "scheduled")
