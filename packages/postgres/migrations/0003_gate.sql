@@ -16,9 +16,11 @@ $$;
 
 -- Past its deadline, or longer in the queue than it allows. The time in the queue ends with the first start.
 create function headgate.is_late(p_job headgate.job, p_now bigint) returns boolean language sql immutable as $$
-  select coalesce(p_job.deadline_at_ms <= p_now, false)
-    or coalesce(p_job.scheduled_at_ms + p_job.queue_timeout_ms <= p_now
-      and (p_job.claimed_at_ms is null or p_job.scheduled_at_ms > p_job.claimed_at_ms), false)
+  -- Most jobs have neither.
+  select coalesce(p_job.deadline_at_ms, p_job.queue_timeout_ms) is not null
+    and (coalesce(p_job.deadline_at_ms <= p_now, false)
+      or coalesce(p_job.scheduled_at_ms + p_job.queue_timeout_ms <= p_now
+        and (p_job.claimed_at_ms is null or p_job.scheduled_at_ms > p_job.claimed_at_ms), false))
 $$;
 
 create function headgate.is_closed(p_fingerprint text) returns boolean language sql stable as $$
