@@ -43,7 +43,9 @@ it.live(
       yield* Chores.ended(ids)
       assert.deepStrictEqual(yield* Chores.harmed(ids), [])
       assert.isTrue(steady.faults.size > 0 && Chores.isTyped(steady.faults), [...steady.faults].join())
-      assert.deepStrictEqual(worker.told("LeaseLost"), [])
+      // A completion whose answer was lost may be told as a loss, where the next beat comes before the look-up: it ran once.
+      const lost = worker.told("LeaseLost").flatMap((event) => "jobId" in event ? [event.jobId] : [])
+      assert.deepStrictEqual(lost.filter((id) => worker.told("JobStarted", id).length !== 1), [])
       const isWell = Effect.map(
         worker.health,
         ({ status }) => status === "working" ? Option.some(status) : Option.none()
