@@ -443,6 +443,22 @@ export const guards: ReadonlyArray<Guard> = [
     title: "a call beside one that closes it goes on looking"
   },
   {
+    promise: "No call stops looking while a fingerprint is closed",
+    file: "packages/postgres/migrations/0010_quarantine.sql",
+    guarded: "if not exists (select from headgate.strike s where s.closed_at_ms is not null) then",
+    without: "if true then",
+    test: "packages/postgres/test/Quarantine.test.ts",
+    title: "one that is closed while a call stops to look is looked for"
+  },
+  {
+    promise: "A busy process announces apart from its enqueues",
+    file: "packages/postgres/src/Announcer.ts",
+    guarded: "const isQuiet = now - lastAt > quietMillis",
+    without: "const isQuiet = now - lastAt > -1",
+    test: "packages/postgres/test/EnqueuePlain.test.ts",
+    title: "the first after a quiet moment is announced by its own commit, a busy process announces apart"
+  },
+  {
     promise: "None is closed while a call stops looking",
     file: "packages/postgres/migrations/0010_quarantine.sql",
     guarded: "  perform pg_advisory_xact_lock_shared(hashtextextended('headgate.closing', 0));\n",

@@ -175,12 +175,12 @@ const make = Effect.gen(function*() {
   /** Stores those of the jobs in whose way nothing stands, by one statement where it can. */
   const send = Effect.fnUntraced(function*(jobs: ReadonlyArray<Envelope>) {
     const startedAt = performance.now()
-    let insert = plainGroup
+    let storeGroup = plainGroup
     let left = jobs
     let lostSince: number | undefined
     while (left.length > 0) {
-      const tried = yield* Effect.result(insert(left))
-      insert = insertGroup
+      const tried = yield* Effect.result(storeGroup(left))
+      storeGroup = insertGroup
       if (tried._tag === "Failure") {
         if (tried.failure._tag !== "SqlError") break
         if (!isLost(tried.failure)) return { stored: NONE, lostSince, isHeld: sqlState(tried.failure) === HELD }
